@@ -190,7 +190,7 @@ def job(name: str, user: GetUserDep) -> answers.Job:
     with seen(name, visible) as (store, dags), configured():
         newest = [each for each in store.checkpoints(name, NEWEST) if shown(each.run, visible) == each.run]
         made_with = next((each for each in newest if each.spec), None)
-        read = next((each for each in newest if each.positions), None)
+        read = next((each for each in newest if each.positions and each.segment), None)  # not of a failed try
         spec = _readable(_spec(store, made_with.spec), user, dags) if made_with else {}
         usual = defaults()
         return {

@@ -69,7 +69,8 @@ class CheckpointConfig:
         max_delivery_rows: deliver several staged checkpoints as one up to this many rows (a single larger checkpoint
             is delivered alone). 0: deliver each checkpoint alone.
         num_retained_events: number of newest checkpoints of which the decision log keeps every event. Of older ones it
-            keeps the decisions and proofs without limit. Events of runs as a whole stay for as many epochs.
+            keeps the decisions and proofs without limit. Events about runs, such as their turns and stages, stay for
+            the same number of newest epochs, at least 1,000.
         quarantine_after: quarantine a checkpoint that has been in doubt for this long although its sinks answer. A
             person then decides; later checkpoints wait and every gate stays closed. None: retry without limit.
         drain: end a scheduled run that has read everything with a checkpoint that emits open windows, joins and

@@ -179,8 +179,9 @@ class RetentionLog(HistoryLog, Protocol):
         """Delete some old events, from the oldest on. Returns 0 if none is left to delete.
 
         Deletes those of at most `limit` numbers, never of the newest `keep`, nor of an open number or one after it.
-        Also deletes what runs wrote in `limit` epochs before the newest `keep`, such as turns and stages that read
-        nothing new. What people did remains, and so do the numbers with their plans, votes and proofs.
+        Also deletes what runs wrote in `limit` epochs before the newest `keep` (at least 1,000), such as turns and
+        stages that read nothing new. With it go events of epochs that commands took, and of barriers. Other events of
+        people's actions remain, and so do the numbers with their plans, votes and proofs.
         """
 
 

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 30.0
 _TRIED_BEFORE_IT_EXPIRES = 4
-"""Least number of tries at an unavailable sink within the time-out of a checkpoint."""
+"""Least number of tries at an unavailable sink within the time-out of a checkpoint, and of sweeps."""
 RETAINED_TOGETHER = 20
 """Delivered checkpoints that are finalised together, when old ones are pruned too. Until then each of them is read with
 every look at the open ones, and keeps its place on disk."""
@@ -85,6 +85,7 @@ class Overlap:
         self._delivery, self._config, self._interval = delivery, config, interval
         in_time = config.timeout.total_seconds() / _TRIED_BEFORE_IT_EXPIRES if streaming else LONGEST_PAUSE
         self._longest_pause = min(LONGEST_PAUSE, in_time)
+        self._longest_retention = in_time if streaming else math.inf
         self._progress, self._archive = progress, archive
         self._delivered = self._bytes = 0  # since it was finalised, and pruned
         # When it was pruned (monotonic), and whether more was delivered since: first what a dead process did not prune.
@@ -143,7 +144,8 @@ class Overlap:
     def _retain(self) -> None:
         """Apply retention as `confirmed` does at the end of a run, so that a long run does not keep all staged rows.
 
-        The stage works in folders of the present epoch, or in that of the base: the sweep leaves both alone.
+        The stage works in folders of the present epoch, or in that of the base: the sweep leaves both alone. What a
+        sweep does not manage before checkpoints expire, or the stage ends, is left to the next one.
         """
         context = self._context
         if self._heartbeat and not self._must_prune:
@@ -151,8 +153,15 @@ class Overlap:
             return
         self._pruned, self._bytes, self._can_prune = time.monotonic(), 0, False
         self._coordinator.close()  # separate connections delete old markers
-        retain(context.store, context.pipeline, self._config, context.participants, self._archive, self._progress)
+        participants, archive, progress = context.participants, self._archive, self._progress
+        if not retain(
+            context.store, context.pipeline, self._config, participants, archive, progress, self._must_stop_sweep
+        ):
+            self._can_prune = True
         give_back()
+
+    def _must_stop_sweep(self) -> bool:
+        return self._stop.is_set() or time.monotonic() - self._pruned >= self._longest_retention
 
     @property
     def _must_prune(self) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Protocol
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.delivery_log import RetentionLog
-from airflow_ft.protocol.errors import AirflowFtError, FencedError
+from airflow_ft.protocol.errors import AirflowFtError, FencedError, StorageUnavailableError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, ParticipantPlan
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.write_ahead_log import Archive
@@ -44,22 +44,25 @@ def retain(
     participants: ParticipantFactory,
     archive: Archive,
     progress: Progress,
-) -> None:
+    must_stop: Callable[[], bool] = lambda: False,
+) -> bool:
     """Finalises what is COMPLETED, prunes delivered numbers beyond `config.num_retained`, and forgets old events.
 
-    If one of these fails, the others are done anyway.
+    If one of these fails, the others are done anyway. Returns False if `must_stop` ended the sweep (`Archive.sweep`).
     """
+    is_swept = True
     finalise(store, pipeline, progress)
     with _tried("prune old checkpoints", pipeline):
         for _ in range(BATCHES):
             if _prune(store, pipeline, config, participants, archive) < BATCH:
                 break
     with _tried("delete unneeded files", pipeline):
-        _sweep(store, pipeline, archive)
+        is_swept = _sweep(store, pipeline, archive, must_stop)
     with _tried("delete old events", pipeline):
         for _ in range(BATCHES * BATCH // FORGOTTEN_TOGETHER):
             if not store.forget_events(pipeline, config.num_retained_events, FORGOTTEN_TOGETHER):
                 break
+    return is_swept
 
 
 @contextmanager
@@ -173,12 +176,18 @@ def _forget(participants: ParticipantFactory, participant: ParticipantPlan, fenc
 def _delete(store: RetentionLog, pipeline: str, archive: Archive, old: Sequence[Checkpoint]) -> None:
     for checkpoint in old:
         store.prune(pipeline, checkpoint.number)
-        if checkpoint.segment is not None:
+        if checkpoint.segment is None:
+            continue
+        try:
             archive.delete(checkpoint.segment)
+        except StorageUnavailableError:  # else each segment would wait for it
+            raise
+        except (AirflowFtError, OSError) as error:
+            log.warning("cannot delete %s (a later sweep tries again): %s", checkpoint.segment.location, error)
 
 
-def _sweep(store: RetentionLog, pipeline: str, archive: Archive) -> None:
+def _sweep(store: RetentionLog, pipeline: str, archive: Archive, must_stop: Callable[[], bool] = lambda: False) -> bool:
     # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
     # all of theirs that ever will be. The other way round, one could publish between the two reads.
     epoch = store.pipeline(pipeline).epoch
-    archive.sweep(pipeline, store.referenced_locations(pipeline), epoch)
+    return archive.sweep(pipeline, store.referenced_locations(pipeline), epoch, must_stop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -64,8 +64,13 @@ class Archive(Protocol):
     def delete(self, segment: Segment) -> None:
         """Deletes a delivered segment's files; missing ones are no error."""
 
-    def sweep(self, pipeline: str, keep: Collection[str], below_epoch: int) -> None:
-        """Deletes attempt folders and Spark locations of epochs below `below_epoch` that are not (in) `keep`."""
+    def sweep(
+        self, pipeline: str, keep: Collection[str], below_epoch: int, must_stop: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Delete attempt folders and Spark locations of epochs below `below_epoch` that are not (in) `keep`.
+
+        Calls `must_stop` after each deletion. Returns False if that ended the sweep.
+        """
 
 
 class DeadLetters(Protocol):

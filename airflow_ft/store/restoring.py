@@ -13,7 +13,7 @@ from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.store.aborting import unresolved
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind, run_detail, run_in
-from airflow_ft.store.reading import nothing
+from airflow_ft.store.reading import OF_RUN, nothing
 from airflow_ft.store.rows import json_text, key_of
 from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
@@ -23,9 +23,10 @@ _LAST_TURN = (
     " AND detail LIKE ? AND detail <> ? ORDER BY id DESC LIMIT 1"
 )
 _MENTIONS = (
-    "SELECT detail FROM event WHERE pipeline = ? AND number = ? AND id < ? AND kind IN ('TURN', 'FAILED')"
+    "SELECT id, message, detail FROM event WHERE pipeline = ? AND number = ? AND kind IN ('TURN', 'FAILED')"
     " AND detail LIKE ?"
 )
+_IS_RUN = f"SELECT 1 AS one FROM run WHERE {OF_RUN}"
 _NEWEST = "SELECT completed_at FROM checkpoint WHERE pipeline = ? AND state = 'COMPLETED' ORDER BY number DESC LIMIT 1"
 _CLOSE_GATES = (
     "UPDATE run SET complete = 0 WHERE pipeline = ? AND complete = 1 AND published_through >= ?",
@@ -153,18 +154,19 @@ class RestoringOperations:
                 write.flush()
 
     def overtaken_by(self, pipeline: str, run: RunKey) -> RunKey | None:
-        """Return the last other run that has got the turn, if `run` had registered or failed before; None: none has.
-
-        None also if the events of `run` were forgotten (`RetentionLog.forget_events`).
-        """
-        own = json_text({**run_detail(run), "has_turn": True})
-        found = self._database.read(_LAST_TURN, pipeline, 0, '%"has_turn":true%', own)
+        """Return the last other run that has got the turn, if `run` had registered or failed before; None: none has."""
+        its_turn = json_text({**run_detail(run), "has_turn": True})
+        found = self._database.read(_LAST_TURN, pipeline, 0, '%"has_turn":true%', its_turn)
         if not found:
             nothing(self._database, pipeline)
             return None
         named = f'%"run_id":{json_text(run.run_id)}%'  # its wildcards match more than this run
-        mentions = self._database.read(_MENTIONS, pipeline, 0, found[0]["id"], named)
-        knew = any(run_in(json.loads(each["detail"])) == run for each in mentions)
+        mentions = self._database.read(_MENTIONS, pipeline, 0, named)
+        own = [each for each in mentions if run_in(json.loads(each["detail"])) == run]
+        knew = any(each["id"] < found[0]["id"] for each in own)
+        if not knew and not any(" registered" in each["message"] for each in own):
+            # `forget_events` deletes from the oldest on, so a registration that is gone was before that turn.
+            knew = bool(self._database.read(_IS_RUN, pipeline, *key_of(run)))
         return run_in(json.loads(found[0]["detail"])) if knew else None
 
     def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ _BATCH = re.compile(r"^(?:\d+|\..*)$")  # or what a crash has left under a hidde
 SPARK = "spark"
 _STRANGE = (SPARK, MARKER)
 """Names that show another log inside this one."""
-_DELETE = "Delete it. If its files belong to another user, run all tasks of the pipeline as one user."
+_ONE_USER = "If its files belong to another user, run all tasks of the pipeline as one user."
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +52,15 @@ class WalArchive:
         require(location)
         files.remove_tree(location)
 
-    def sweep(self, pipeline: str, keep: Collection[str], below_epoch: int) -> None:
-        """See `sweep`."""
-        for uri in sweep(self.root, pipeline, keep, below_epoch):
+    def sweep(
+        self, pipeline: str, keep: Collection[str], below_epoch: int, must_stop: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """See `sweep`, and `Archive.sweep`."""
+        for uri in _deleted(self.root, pipeline, keep, lambda epoch, _: epoch < below_epoch):
             log.info("deleted %s: its attempt ended, and no checkpoint needs it", uri)
+            if must_stop():
+                return False
+        return True
 
 
 def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> list[str]:
@@ -70,38 +75,38 @@ def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> 
     Leaves folders of `below_epoch` itself alone: another task of the same run may be writing there. Deletes nothing if
     another decision log uses the folder too, because `keep` does not cover that log.
     """
-    return _deleted(root, pipeline, keep, lambda epoch, _: epoch < below_epoch)
+    return [*_deleted(root, pipeline, keep, lambda epoch, _: epoch < below_epoch)]
 
 
 def sweep_attempts(root: str, pipeline: str, keep: Collection[str], of_epoch: int, below_attempt: int) -> list[str]:
     """As `sweep`, of the current epoch: delete what its attempts below this one left. They must have ended, and `keep`
     must be read after `StagingOperations.begin_again` returned the newer attempt.
     """
-    return _deleted(root, pipeline, keep, lambda epoch, attempt: epoch == of_epoch and 0 < attempt < below_attempt)
+    return [*_deleted(root, pipeline, keep, lambda epoch, attempt: epoch == of_epoch and 0 < attempt < below_attempt)]
 
 
-def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[int, int], bool]) -> list[str]:
+def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[int, int], bool]) -> Iterator[str]:
+    """Yield each URI when it is deleted."""
     require(root)
     files = filesystem(root)
     # Compared by names below the pipeline's folder: links, mounts and nameservices give a root several spellings. At
     # worst a file stays because one of that name under another root is needed.
     kept = {end for uri in keep for end in (_end(uri, 1), _end(uri, 2))}
-    deleted: list[str] = []
     home = files.uri(root, pipeline)
     if sharers := owners.shared(files, home, files.names(home)):
         log.warning("%s", with_fix(sharers, owners.REMEDY))
-        return deleted
+        return
     for folder in _old(files, home, is_old):
-        with _passing_over(files, home, folder):
-            batches = files.names(folder)
-            if strange := [name for name in batches if name == MARKER or not _BATCH.match(name)]:
-                log.warning("%s stays: %s in it shows that it is not the folder of an attempt", folder, strange[0])
-                continue
-            unneeded = [uri for name in batches if _end(uri := files.uri(folder, name), 2) not in kept]
-            for uri in [folder] if len(unneeded) == len(batches) else unneeded:
-                with _passing_over(files, home, uri):
-                    files.remove_tree(uri)
-                    deleted.append(uri)
+        if (batches := _listed(files, home, folder)) is None:
+            continue
+        if strange := [name for name in batches if name == MARKER or not _BATCH.match(name)]:
+            log.warning("%s stays: %s in it shows that it is not the folder of an attempt", folder, strange[0])
+            continue
+        unneeded = [uri for name in batches if _end(uri := files.uri(folder, name), 2) not in kept]
+        for uri in [folder] if len(unneeded) == len(batches) else unneeded:
+            with _passing_over(files, home, uri):
+                files.remove_tree(uri)
+                yield uri
     for location in _old(files, files.uri(root, pipeline, SPARK), is_old):
         if _end(location, 1) not in kept:
             with _passing_over(files, home, location):
@@ -109,18 +114,33 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
                     log.warning("%s stays: %s in it shows that it is not a checkpoint location", location, strange[0])
                     continue
                 files.remove_tree(location)
-                deleted.append(location)
-    return deleted
+                yield location
+
+
+def _listed(files: FileSystem, home: str, folder: str) -> list[str] | None:
+    """Return the names in a folder. None: it cannot be listed, which is logged. Its rows may be needed.
+
+    Raises what `files` raises if it cannot list `home` either.
+    """
+    try:
+        return files.names(folder)
+    except (AirflowFtError, OSError) as error:
+        files.names(home)
+        why = str(error) if isinstance(error, AirflowFtError) else with_fix(f"{error}.", _ONE_USER)
+        log.warning("%s stays because it cannot be listed (the next sweep tries again): %s", folder, why)
+        return None
 
 
 @contextmanager
 def _passing_over(files: FileSystem, home: str, folder: str) -> Iterator[None]:
-    """Only log why a folder cannot be deleted. Raises what `files` raises if it cannot list `home` either."""
+    """Only log why a folder that nothing needs cannot be deleted. Raises what `files` raises if it cannot list `home`
+    either.
+    """
     try:
         yield
     except (AirflowFtError, OSError) as error:
         files.names(home)
-        why = str(error) if isinstance(error, AirflowFtError) else with_fix(f"{error}.", _DELETE)
+        why = str(error) if isinstance(error, AirflowFtError) else with_fix(f"{error}.", f"Delete it. {_ONE_USER}")
         log.warning("%s is not needed and could not be deleted (the next sweep tries again): %s", folder, why)
 
 

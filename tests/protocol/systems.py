@@ -242,8 +242,8 @@ class NoArchive:
     def delete(self, segment: object) -> None:
         pass
 
-    def sweep(self, pipeline: str, keep: object, below_epoch: int) -> None:
-        pass
+    def sweep(self, pipeline: str, keep: object, below_epoch: int, must_stop: object) -> bool:
+        return True
 
 
 class Metered(Meter):

@@ -27,6 +27,7 @@ from airflow_ft.protocol.errors import (
     SinkAccessError,
     SinkUnavailableError,
     StateConflictError,
+    StorageUnavailableError,
     StoreBehindSinkError,
     TokenLostError,
     TurnHeldError,
@@ -333,7 +334,7 @@ def test_a_second_run_waits_for_its_turn(world: World) -> None:
 @pytest.mark.parametrize("error", [KeyError("a mistake"), KeyboardInterrupt()])
 def test_a_confirmation_that_fails_gives_the_turn_back(world: World, error: BaseException) -> None:
     class Failing(NoArchive):
-        def sweep(self, pipeline: str, keep: object, below_epoch: int) -> None:
+        def sweep(self, pipeline: str, keep: object, below_epoch: int, must_stop: object) -> bool:
             raise error
 
     world.stage(1)
@@ -508,9 +509,16 @@ def test_a_sink_that_fails_to_delete_markers_fails_no_delivery(
     assert sorted(world.systems["db"].markers) == [3, 4, 5]
 
 
-@pytest.mark.parametrize("fails", ["delete", "sweep"])
+@pytest.mark.parametrize(
+    ("fails", "error", "deleted"),
+    [
+        ("delete", PermissionError("a file of another user"), 2),
+        ("delete", StorageUnavailableError("the storage is away."), 1),
+        ("sweep", PermissionError("a file of another user"), 2),
+    ],
+)
 def test_a_part_of_retention_that_fails_leaves_the_others(
-    world: World, monkeypatch: pytest.MonkeyPatch, fails: str
+    world: World, monkeypatch: pytest.MonkeyPatch, fails: str, error: OSError, deleted: int
 ) -> None:
     done: list[str] = []
 
@@ -518,19 +526,20 @@ def test_a_part_of_retention_that_fails_leaves_the_others(
         def delete(self, segment: object) -> None:
             self._do("delete")
 
-        def sweep(self, pipeline: str, keep: object, below_epoch: int) -> None:
+        def sweep(self, pipeline: str, keep: object, below_epoch: int, must_stop: object) -> bool:
             self._do("sweep")
+            return True
 
         def _do(self, what: str) -> None:
             done.append(what)
             if what == fails:
-                raise PermissionError("a file of another user")
+                raise error
 
     deliver_one_by_one(world, range(4))
     monkeypatch.setattr(world.store, "forget_events", lambda *_: done.append("forget"))
     config = replace(world.config, num_retained=1)
     retain(world.store, PIPELINE, config, world.context().participants, Failing(), lambda _: None)
-    assert done == (["delete", "sweep", "forget"] if fails == "delete" else ["delete", "delete", "sweep", "forget"])
+    assert done == ["delete"] * deleted + ["sweep", "forget"]
 
 
 @pytest.mark.slow

@@ -41,12 +41,14 @@ class Archive(NoArchive):
     def __init__(self) -> None:
         self.deleted: list[int] = []
         self.swept: list[int] = []
+        self.has_backlog = False
 
     def delete(self, segment: Any) -> None:
         self.deleted.append(segment.number)
 
-    def sweep(self, pipeline: str, keep: Any, below_epoch: int) -> None:
+    def sweep(self, pipeline: str, keep: Any, below_epoch: int, must_stop: Any) -> bool:
         self.swept.append(below_epoch)
+        return not (self.has_backlog and must_stop())
 
 
 class Stage:
@@ -313,6 +315,23 @@ def test_a_stream_that_restarts_often_prunes(tmp_path: Path, monkeypatch: pytest
                 assert stage.archive.deleted == list(range(1, 6 - kept + 1))
                 stream._look()
                 assert len(stage.archive.swept) == 2, "nothing was delivered since"
+
+
+@pytest.mark.parametrize("ends", ["nothing", "time", "stage"])
+def test_a_sweep_of_a_large_backlog_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    """Else the checkpoint that waits for it expires. It continues later, although nothing was delivered since."""
+    monkeypatch.setattr(overlap, "PRUNED_EACH", 0.0)
+    world = World(tmp_path, systems=systems(next(iter(MIXES))))
+    with staging(world) as stage:
+        stage.archive.has_backlog = True
+        stream = beside(world, stage)
+        if ends == "time":
+            stream._longest_retention = 0.0
+        elif ends == "stage":
+            stream._stop.set()
+        for _ in range(3):
+            stream._look()
+    assert len(stage.archive.swept) == (1 if ends == "nothing" else 3)
 
 
 @pytest.mark.slow

@@ -177,12 +177,13 @@ class Wal:
     def delete(self, segment: Segment) -> None:
         self.segments.pop(segment.location, None)
 
-    def sweep(self, pipeline: str, keep: Any, below_epoch: int) -> None:
+    def sweep(self, pipeline: str, keep: Any, below_epoch: int, must_stop: Any) -> bool:
         for kept in (self.segments, self.states):
             own = [place for place in kept if place.startswith(f"file:///wal/{pipeline}/")]
             for location in [place for place in own if place not in keep and _epoch(place) < below_epoch]:
                 del kept[location]
                 self.forget(location)
+        return True
 
     def forget(self, location: str) -> None:
         """What lies in a location of Spark beside the state goes with it."""

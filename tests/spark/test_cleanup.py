@@ -141,6 +141,20 @@ def test_only_the_positions_remain_if_retention_says_so(
     assert stream.clean_up(DELETE, epoch=2) and stream.left() == {"spark/2-0"}, "repeated, it changes nothing"
 
 
+def test_a_segment_that_is_not_deleted_keeps_no_others(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep tries it again."""
+    refused = []
+
+    def refuse(_: WalArchive, segment: Segment) -> None:
+        refused.append(segment.number)
+        raise PermissionError("a file of another user")
+
+    monkeypatch.setattr(WalArchive, "delete", refuse)
+    stream.run()
+    assert stream.clean_up() == DELETED
+    assert refused == [1, 2, 3] and stream.left() == {"spark/2-0"}
+
+
 @pytest.mark.parametrize("state", ["STAGED", "QUARANTINED"])
 def test_what_is_not_confirmed_keeps_everything(stream: Stream, state: str, caplog: pytest.LogCaptureFixture) -> None:
     stream.run(deliver=2)

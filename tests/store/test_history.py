@@ -47,7 +47,7 @@ class TestHistory:
         assert scene.trigger() == 4
 
     def test_events_of_old_runs_are_forgotten(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Also of runs that read nothing new. What people did stays, and so do the events of the newest epochs."""
+        """Also of runs that read nothing new. A halt and its end stay, and so do the events of the newest epochs."""
         monkeypatch.setattr(retention, "FEWEST_EPOCHS", 2)
         store, stay = scene.store, ("REGISTERED", "HALTED", "RESUMED")
         for minute in range(10):
@@ -70,6 +70,25 @@ class TestHistory:
         while store.forget_events(PIPELINE, 1, 1):
             pass
         assert store.events(PIPELINE, 0) == [each for each in events if each.epoch >= 9 or each.kind in stay]
+
+    def test_forgotten_events_hide_no_other_run(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Else a run that failed before its restore would deliver again what others have delivered since."""
+        monkeypatch.setattr(retention, "FEWEST_EPOCHS", 2)
+        store = scene.store
+
+        def work(run: RunKey) -> None:
+            store.enter_turn(PIPELINE, run, None)
+            store.leave_turn(PIPELINE, run)
+            scene.take()
+
+        failed, others = RunKey("dag", "failed"), [RunKey("dag", f"minute {minute}") for minute in range(9)]
+        for run in (failed, *others):
+            work(run)
+        while store.forget_events(PIPELINE, 1, 1):
+            pass
+        assert store.overtaken_by(PIPELINE, failed) == others[-1]
+        for run in (others[-1], RunKey("dag", "unknown")):
+            assert store.overtaken_by(PIPELINE, run) is None
 
     def test_of_a_pipeline_that_is_not_there(self, scene: Scene) -> None:
         for call in (

@@ -153,6 +153,26 @@ def test_a_sweep_passes_over_what_cannot_be_deleted(
         assert there == {spark, local_path(kept).parent, local_path(kept), doomed}
 
 
+def test_a_folder_that_cannot_be_listed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may hold rows that are not delivered yet."""
+    kept = _segment(tmp_path, 1, 1, 0).location
+    of_another_user = local_path(kept).parent
+    unneeded = local_path(_segment(tmp_path, 2, 1, 0).location).parent
+    names = LocalFileSystem._names
+
+    def refuse(files: LocalFileSystem, uri: str) -> list[str]:
+        if uri == of_another_user.as_uri():
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), uri)
+        return names(files, uri)
+
+    monkeypatch.setattr(LocalFileSystem, "_names", refuse)
+    assert sweep(str(tmp_path), "orders", {kept}, below_epoch=9) == [unneeded.as_uri()]
+    [message] = caplog.messages
+    assert str(of_another_user) in message and "not needed" not in message and "Delete" not in message
+
+
 def test_a_sweep_ends_when_the_storage_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would wait for each folder."""
     for epoch in (1, 2, 3):
@@ -169,6 +189,17 @@ def test_a_sweep_ends_when_the_storage_is_away(tmp_path: Path, monkeypatch: pyte
         sweep(str(tmp_path), "orders", set(), below_epoch=9)
     orders = tmp_path / "orders"
     assert asked[0] == orders / ".1-1.removed" and {*asked[1:]} == {orders.as_uri()}
+
+
+def test_a_sweep_that_must_stop_is_continued_by_the_next(tmp_path: Path) -> None:
+    archive, orders = open_archive(str(tmp_path)), tmp_path / "orders"
+    _segment(tmp_path, 1, 1, 0)
+    _segment(tmp_path, 2, 1, 0)
+    _spark(tmp_path, "1-1")
+    for left in ({"2-1", "1-1"}, {"1-1"}, set()):
+        assert not archive.sweep("orders", set(), 9, lambda: True)
+        assert {path.name for path in (*orders.iterdir(), *(orders / "spark").iterdir())} == {"spark", *left}
+    assert archive.sweep("orders", set(), 9, lambda: True), "nothing is left to delete"
 
 
 def test_a_pipeline_without_files_is_swept(tmp_path: Path) -> None:
