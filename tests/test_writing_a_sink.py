@@ -22,7 +22,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.votes import Proof
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.registry import system
 from airflow_ft.testing import ParticipantConformance
@@ -38,11 +40,10 @@ from tests.written_sink import KINDS
 TARGETS = {"shelf": "ShelfFile", "drawer": "DrawerFile", "binder": "BinderFolder"}
 """By kind, the class in the page's test that gives the kit a target."""
 NO_KEY = "names no table (with a|whose) key"
-NO_CALL = r"SKIPPED \[1\] .*none of its calls is seen"  # of those that read; a second case counts as [2]
 SKIPPED = {
-    "shelf": f"{NO_KEY}|{NO_CALL}",
+    "shelf": NO_KEY,
     "drawer": "names no bag|not ATOMIC|it never decides|before the others|nobody can do that|cannot be dropped",
-    "binder": f"{NO_KEY}|{NO_CALL}|participant of its own|known by their places|no rows go by when",
+    "binder": f"{NO_KEY}|none of its calls is seen|participant of its own|known by their places|no rows go by when",
 }
 """By kind, why cases are left out, besides the reasons that are the same for all."""
 ALL_SKIP = "no way to its server on which something is lost|its connection has no secret|it has no part"
@@ -141,6 +142,52 @@ def test_a_defect_is_noticed(name: str, shelf: Path, tmp_path: Path) -> None:
     assert not isinstance(caught.value, NameError | ImportError | TypeError | AttributeError), (
         "it is the kit that notices"
     )
+
+
+# --- right sinks of other designs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_table_may_have_versions_of_the_fence_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of("binder", tmp_path / "target")
+    participant = import_module("binder_for_airflow.sink").BinderParticipant
+    deliver_rows = participant._deliver
+
+    def raise_first(self: Any, plan: Plan, fence: Fence, *of: Any) -> Proof:
+        with self._writing(fence, plan) as (_, ledger):
+            self._raised(ledger, fence)
+        proof: Proof = deliver_rows(self, plan, fence, *of)
+        return proof
+
+    monkeypatch.setattr(participant, "_deliver", raise_first)
+    ParticipantConformance().test_a_refused_delivery_leaves_no_files(world)
+
+
+@pytest.mark.usefixtures("shelf")
+def test_verify_is_skipped_if_no_other_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of("drawer", tmp_path / "target")
+    upserts = replace(upserts_of(world), write=None)
+    monkeypatch.setattr(world.target, "upserts", lambda: upserts)
+    participant = import_module("drawer_for_airflow.sink").DrawerParticipant
+    prepare = participant.prepare
+
+    def refuse_others(self: Any, plan: Plan, fence: Fence) -> Any:
+        if plan.pipeline.endswith("-2"):
+            raise UnfitTargetError("a pipeline delivers there.", code="second_pipeline", remedy="Stop it.")
+        return prepare(self, plan, fence)
+
+    monkeypatch.setattr(participant, "prepare", refuse_others)
+    with pytest.raises(pytest.skip.Exception):
+        ParticipantConformance().test_verify_finds_a_deleted_key_that_is_back(world)
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_dataset_needs_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of("drawer", tmp_path / "target")
+    placeless = replace(system("drawer"), place="")
+    monkeypatch.setattr("airflow_ft.testing.parts.system", lambda kind: placeless)
+    with pytest.raises(pytest.skip.Exception):
+        ParticipantConformance().test_each_target_has_a_name_of_its_own_in_lineage(world)
 
 
 # --- what the kit does not cover --------------------------------------------------------------------------------------

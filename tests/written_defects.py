@@ -122,6 +122,17 @@ DEFECTS = {
         [("    def unfit(self, rows):", "    def looked_at(self, rows):")],
         {"carries": True},
     ),
+    "a failed statement is no marker": Defect(
+        "test_an_error_while_it_reads_is_no_empty_memory",
+        [
+            (
+                LEDGER,
+                LEDGER
+                + "\n    def marker(self, number):\n        try:\n            return super().marker(number)\n"
+                + "        except sqlite3.Error:\n            return None\n\n",
+            )
+        ],
+    ),
     "no marker is found": Defect(
         "test_what_is_committed_is_visible_once_and_proven",
         [("yield ledger if ledger.exists() else None", "yield None")],
