@@ -154,7 +154,7 @@ _OF_KEYS = {
     ),
     "deletes are left out": Defect(
         "test_a_delete_deletes",
-        [("        if place not in chunk.refused:", "        if place not in chunk.refused and written[place]:")],
+        [("        if at not in chunk.refused:", "        if at not in chunk.refused and written[at]:")],
     ),
     "deletes are not verified": Defect(
         "test_verify_finds_a_deleted_key_that_is_back",
