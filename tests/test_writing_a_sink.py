@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -9,17 +10,27 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError
+from airflow_ft.protocol.model import Fence, Plan
+from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.votes import Proof
+from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.registry import system
 from airflow_ft.testing import ParticipantConformance
+from airflow_ft.testing.upserts import deliver, holds, table_of, upserts_of
 from airflow_ft.testing.world import World
+from airflow_ft.wal import open_wal
 from tests import written_sink
 from tests.disks import in_memory
 from tests.tiers import CALLS, content_number
@@ -29,11 +40,10 @@ from tests.written_sink import KINDS
 TARGETS = {"shelf": "ShelfFile", "drawer": "DrawerFile", "binder": "BinderFolder"}
 """By kind, the class in the page's test that gives the kit a target."""
 NO_KEY = "names no table (with a|whose) key"
-NO_CALL = r"SKIPPED \[1\] .*none of its calls is seen"  # of those that read; a second case counts as [2]
 SKIPPED = {
-    "shelf": f"{NO_KEY}|{NO_CALL}",
+    "shelf": NO_KEY,
     "drawer": "names no bag|not ATOMIC|it never decides|before the others|nobody can do that|cannot be dropped",
-    "binder": f"{NO_KEY}|{NO_CALL}|participant of its own|known by their places|no rows go by when",
+    "binder": f"{NO_KEY}|none of its calls is seen|participant of its own|known by their places|no rows go by when",
 }
 """By kind, why cases are left out, besides the reasons that are the same for all."""
 ALL_SKIP = "no way to its server on which something is lost|its connection has no secret|it has no part"
@@ -99,13 +109,17 @@ def shelf(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     written_sink.forget()
 
 
-def play(defect: Defect, folder: Path) -> None:
+def world_of(kind: str, folder: Path) -> World:
+    """Return a pipeline that delivers into the target of the page's test."""
     folder.mkdir()
-    kit = f"tests/test_{defect.kind}.py"
-    names: dict[str, Any] = {"__name__": f"test_{defect.kind}"}
+    kit = f"tests/test_{kind}.py"
+    names: dict[str, Any] = {"__name__": f"test_{kind}"}
     exec(compile(written_sink.files()[kit], kit, "exec"), names)
-    world = World(names[TARGETS[defect.kind]](folder), folder)
-    getattr(ParticipantConformance(), defect.case)(world, **defect.parameters)
+    return World(names[TARGETS[kind]](folder), folder)
+
+
+def play(defect: Defect, folder: Path) -> None:
+    getattr(ParticipantConformance(), defect.case)(world_of(defect.kind, folder), **defect.parameters)
 
 
 @pytest.mark.slow
@@ -128,6 +142,147 @@ def test_a_defect_is_noticed(name: str, shelf: Path, tmp_path: Path) -> None:
     assert not isinstance(caught.value, NameError | ImportError | TypeError | AttributeError), (
         "it is the kit that notices"
     )
+
+
+# --- right sinks of other designs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_table_may_have_versions_of_the_fence_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of("binder", tmp_path / "target")
+    participant = import_module("binder_for_airflow.sink").BinderParticipant
+    deliver_rows = participant._deliver
+
+    def raise_first(self: Any, plan: Plan, fence: Fence, *of: Any) -> Proof:
+        with self._writing(fence, plan) as (_, ledger):
+            self._raised(ledger, fence)
+        proof: Proof = deliver_rows(self, plan, fence, *of)
+        return proof
+
+    monkeypatch.setattr(participant, "_deliver", raise_first)
+    ParticipantConformance().test_a_refused_delivery_leaves_no_files(world)
+
+
+@pytest.mark.usefixtures("shelf")
+def test_verify_is_skipped_if_no_other_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of("drawer", tmp_path / "target")
+    upserts = replace(upserts_of(world), write=None)
+    monkeypatch.setattr(world.target, "upserts", lambda: upserts)
+    participant = import_module("drawer_for_airflow.sink").DrawerParticipant
+    prepare = participant.prepare
+
+    def refuse_others(self: Any, plan: Plan, fence: Fence) -> Any:
+        if plan.pipeline.endswith("-2"):
+            raise UnfitTargetError("a pipeline delivers there.", code="second_pipeline", remedy="Stop it.")
+        return prepare(self, plan, fence)
+
+    monkeypatch.setattr(participant, "prepare", refuse_others)
+    with pytest.raises(pytest.skip.Exception):
+        ParticipantConformance().test_verify_finds_a_deleted_key_that_is_back(world)
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_dataset_needs_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of("drawer", tmp_path / "target")
+    placeless = replace(system("drawer"), place="")
+    monkeypatch.setattr("airflow_ft.testing.parts.system", lambda kind: placeless)
+    with pytest.raises(pytest.skip.Exception):
+        ParticipantConformance().test_each_target_has_a_name_of_its_own_in_lineage(world)
+
+
+# --- what the kit does not cover --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_lost_reply_of_nfs_loses_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, link = world_of("binder", tmp_path / "target"), Path.hardlink_to
+
+    def twice(path: Path, target: Path) -> None:
+        link(path, target)
+        if path.parent.name == "versions":
+            link(path, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", twice)
+    for number in (1, 2):
+        world.deliver(world.plan())
+        world.shows([id for each in range(1, number + 1) for id in world.ids_of(each)])
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_binder_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of("binder", tmp_path / "target")
+
+    def unknown(path: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    plan = world.plan()
+    monkeypatch.setattr(Path, "hardlink_to", unknown)
+    with pytest.raises(UnfitTargetError) as raised:
+        world.prepare(plan)
+    assert raised.value.code == "file_system_unsupported"
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_damaged_version_of_a_binder_is_named(tmp_path: Path) -> None:
+    world = world_of("binder", tmp_path / "target")
+    plan = world.plan()
+    world.deliver(plan)
+    newest = max((tmp_path / "target").rglob("versions/*.json"))
+    newest.write_text(newest.read_text()[:-5])
+    with pytest.raises(StoreBehindSinkError) as raised:
+        world.participant(plan).proof(plan)
+    assert raised.value.code == "ledger_damaged"
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_document_that_has_gone_is_not_made_again(tmp_path: Path) -> None:
+    world = world_of("drawer", tmp_path / "target")
+    plan = world.plan()
+    world.deliver(plan)
+    module: Any = import_module("drawer_for_airflow.sink")
+    with module.opened(world.target.connection.host) as db:
+        documents = module.Documents(db, world.target.connection, plan.participants[0].name)
+        changes = module.Changes(documents, world.fence(), plan, *documents.read(plan.pipeline))
+        db.execute("DELETE FROM documents")
+        with pytest.raises(OvertakenError):
+            changes.replace()
+        assert db.execute("SELECT count(*) FROM documents").fetchone() == (0,)
+
+
+@pytest.mark.usefixtures("shelf")
+def test_the_later_of_two_pipelines_wins_although_clocks_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of("drawer", tmp_path / "target")
+    upserts = upserts_of(world)
+    deliver(world, upserts, 1, world.segment_of(1, table_of([("update", 1, "first")])))
+    world.pipeline, world.predecessor = f"{world.pipeline}-2", 0
+    an_hour_ago = time.time_ns() - 3_600 * 10**9
+    monkeypatch.setattr("time.time_ns", lambda: an_hour_ago)
+    deliver(world, upserts, 1, world.segment_of(1, table_of([("update", 1, "second")])))
+    holds(upserts, {1: "second"})
+
+
+@pytest.mark.usefixtures("shelf")
+def test_verify_compares_no_shared_drawer(tmp_path: Path) -> None:
+    world = world_of("drawer", tmp_path / "target")
+    plan = world.into(replace(world.target.sink, shared=True), world.plan())  # type: ignore[type-var]
+    delivered = [Delivered(plan, world.deliver(plan), None)]
+    verify = system("drawer").part("verify").verify
+    [report] = verify(delivered, plan.participants[0], world.target.connection, open_wal(), full=True)
+    assert "other pipelines" in report.error
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_shelf_that_was_dropped_after_the_vote_is_named(tmp_path: Path) -> None:
+    world = world_of("shelf", tmp_path / "target")
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    world.target.drop()
+    with pytest.raises(UnfitTargetError) as raised:
+        world.commit(plan, vote)
+    assert raised.value.code == "table_missing"
 
 
 # --- a whole pipeline -------------------------------------------------------------------------------------------------

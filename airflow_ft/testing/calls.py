@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 _CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 _WRITING = os.O_WRONLY | os.O_RDWR
@@ -102,9 +102,25 @@ def _listened(reached: Callable[[], None], below: str, connect: Callable[..., An
 
 
 def _failing_connection(asked: Callable[[], None]) -> type[sqlite3.Connection]:
-    """A class of connections that call `asked` before each statement."""
+    """A class of connections that call `asked` before each statement, also of their cursors."""
+
+    class Asking(sqlite3.Cursor):
+        def execute(self, *of: Any) -> Self:
+            asked()
+            return super().execute(*of)
+
+        def executemany(self, *of: Any) -> Self:
+            asked()
+            return super().executemany(*of)
+
+        def executescript(self, *of: Any) -> sqlite3.Cursor:
+            asked()
+            return super().executescript(*of)
 
     class Failing(sqlite3.Connection):
+        def cursor(self, factory: Any = Asking) -> Any:
+            return super().cursor(factory)
+
         def execute(self, *of: Any) -> sqlite3.Cursor:
             asked()
             return super().execute(*of)

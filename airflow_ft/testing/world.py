@@ -55,6 +55,8 @@ class Target(ABC):
     """Whether a commit takes the log's files as they are, and so looks at no row, before which it could be killed."""
     texts: int | None = None
     """How many different texts it takes of a million rows, where each is a place of its own; None: as many."""
+    row_files: str = "*"
+    """Glob of the names of files with rows. Files of other names may be left after a delivery was refused."""
     at_once: bool = True
     """Whether all rows of a checkpoint become visible at once. Else a process that is killed may leave some of them."""
     calls: str = ""
