@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from airflow_ft.protocol.errors import (
     RestartsExhaustedError,
     SinkAccessError,
     StageError,
+    StorageUnavailableError,
     StoreUnavailableError,
     TerminalError,
 )
@@ -31,6 +34,7 @@ from airflow_ft.spark.task.answers import DRAIN, SAVEPOINT, answer_stops
 from airflow_ft.spark.task.stream import StreamEnd, finish_step, stream_step
 from tests.protocol.systems import NoArchive
 from tests.protocol.world import PIPELINE, World
+from tests.raising import raises
 from tests.spark.test_stage_step import FakeDriver, context, make, publish
 
 
@@ -178,6 +182,39 @@ def test_an_early_answer_names_the_savepoint(tmp_path: Path, monkeypatch: pytest
     request = store.request(PIPELINE, asked)
     assert request.outcome == "nothing was running; nothing was drained; savepoint of checkpoint 1: /there/s"
     assert request.missing == (), "there is no state to drain"
+
+
+def test_an_early_answer_says_that_a_drain_is_not_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run before staged it and could not deliver it: a sink may still refuse it."""
+    ending = Ending(World(tmp_path), monkeypatch)
+    store = ending.world.store
+    drain = SimpleNamespace(number=2, is_confirmed=False, run=ending.run.run)
+    monkeypatch.setattr("airflow_ft.spark.task.answers.drain_of", lambda *_: drain)
+    store.register(PIPELINE)
+    asked = store.ask(PIPELINE, RequestKind.STOP, {DRAIN: True}, "a test")
+    recover_step(ending.run, again=True)
+    ending.step()
+    request = store.request(PIPELINE, asked)
+    assert request.outcome.endswith("checkpoint 2 has drained the state, but is not delivered yet")
+    assert request.missing == (DRAIN,)
+
+
+@pytest.mark.parametrize("drains", [False, True])
+def test_only_a_stop_with_a_drain_needs_the_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drains: bool
+) -> None:
+    ending = Ending(World(tmp_path), monkeypatch)
+    end = ending.step()
+    ending.world.systems["log"].away = False
+
+    def away(_: Any) -> bool:
+        raise StorageUnavailableError("it is away.")
+
+    monkeypatch.setattr("airflow_ft.spark.task.stream.is_open", away)
+    if drains:
+        ending.world.store.ask(PIPELINE, RequestKind.STOP, {DRAIN: True}, "a test")
+    with raises(StorageUnavailableError, "storage_unavailable") if drains else nullcontext():
+        assert finish_step(ending.run, ending.overlap, end)[1].is_open
 
 
 def test_only_the_first_driver_waits_until_the_sinks_are_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,8 +97,14 @@ def answer_early(context: Context[DecisionLog], asked: Sequence[Request]) -> Non
         texts, missing = ["nothing was running"], []
         if request.arguments.get(DRAIN):
             drain = drain_of(store, pipeline)
-            texts.append("nothing was drained" if drain is None else f"checkpoint {drain.number} has drained the state")
-            missing += [DRAIN] if is_open(context) else []
+            if drain is None:
+                texts.append("nothing was drained")
+                missing += [DRAIN] if is_open(context) else []
+            elif drain.is_confirmed:
+                texts.append(f"checkpoint {drain.number} has drained the state")
+            else:  # a sink may still refuse it
+                texts.append(f"checkpoint {drain.number} has drained the state, but is not delivered yet")
+                missing.append(DRAIN)
         if request.arguments.get(SAVEPOINT):
             saved = taken_for(store, pipeline, request.id)  # by a run that died before its answer
             texts.append(saved or "no savepoint was taken")

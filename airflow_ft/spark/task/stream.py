@@ -204,7 +204,7 @@ def finish_step(
     asked = stops(context.store, context.pipeline)
     seen_requests = [request.id for request in asked]
     texts, savepoints = _take_savepoints(context, asked)
-    has_more = not end.undrained and is_open(context)  # before it is deleted, which answers a later drain, too
+    has_more = not end.undrained and _has_more(context, asked)  # before it is deleted: answers a later drain, too
     # A failed request for a savepoint or a drain still needs what would be deleted.
     if all(savepoints.values()) and not (has_more and asks(asked, DRAIN)):
         said = clean_up(context, end.epoch, config, archive, progress, failed=False, seen_requests=seen_requests)
@@ -214,6 +214,17 @@ def finish_step(
     outcome = f"stopped; {confirmation.latest} is the newest confirmed checkpoint"
     text = "; ".join(filter(None, [outcome, *texts, said]))
     return confirmation, Stopped(text, savepoints, has_more, end.undrained)
+
+
+def _has_more(context: Context[DecisionLog], asked: Sequence[Request]) -> bool:
+    """Return whether a drain would deliver more. A stop that is none must not fail because storage is away."""
+    try:
+        return is_open(context)
+    except (AirflowFtError, OSError) as error:
+        if asks(asked, DRAIN):
+            raise
+        log.warning("cannot look for state that was not drained: %s", error)
+        return True
 
 
 def _take_savepoints(context: Context[DecisionLog], asked: Sequence[Request]) -> tuple[list[str], dict[int, bool]]:
