@@ -16,7 +16,7 @@ from typing import Protocol
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.delivery_log import RetentionLog
 from airflow_ft.protocol.errors import AirflowFtError, FencedError, StorageUnavailableError
-from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, ParticipantPlan
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, ParticipantPlan, Segment
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.write_ahead_log import Archive
 
@@ -27,6 +27,8 @@ BATCHES = 10
 """Most batches at once: more than a delivery, or a run that delivers at its end, leaves behind."""
 FORGOTTEN_TOGETHER = 20
 """Numbers whose events are deleted in one transaction."""
+_OF_ONE_FOLDER = ("privilege_missing", "access_refused", "folder_busy")
+"""Codes of a StorageUnavailableError that say nothing of other folders."""
 MARKERS_TOGETHER = 20
 """Numbers after which sinks forget markers: these are small, and a request to each sink in each run is expensive."""
 
@@ -77,13 +79,18 @@ def _tried(doing: str, pipeline: str) -> Iterator[None]:
 def delete_delivered(store: RetentionLog, pipeline: str, archive: Archive, through: int) -> int:
     """Prunes every delivered number up to `through`, also the newest ones, and sweeps; returns how many.
 
+    If a segment cannot be deleted, raises the error when all others are.
+
     Nothing of what is not confirmed (I10). Markers wait for the next `retain`, so no sink is asked.
     """
     count = 0
+    left: list[Segment] = []
     while old := [c for c in store.prunable(pipeline, 0, BATCH) if c.number <= through]:
-        _delete(store, pipeline, archive, old)
+        left += _delete(store, pipeline, archive, old)
         count += len(old)
     _sweep(store, pipeline, archive)
+    for segment in left:  # nobody hears that they are deleted if the sweep could not do it either
+        archive.delete(segment)
     return count
 
 
@@ -173,17 +180,21 @@ def _forget(participants: ParticipantFactory, participant: ParticipantPlan, fenc
         )
 
 
-def _delete(store: RetentionLog, pipeline: str, archive: Archive, old: Sequence[Checkpoint]) -> None:
+def _delete(store: RetentionLog, pipeline: str, archive: Archive, old: Sequence[Checkpoint]) -> list[Segment]:
+    """Prune these numbers. Returns the segments that could not be deleted, which is logged."""
+    left: list[Segment] = []
     for checkpoint in old:
         store.prune(pipeline, checkpoint.number)
         if checkpoint.segment is None:
             continue
         try:
             archive.delete(checkpoint.segment)
-        except StorageUnavailableError:  # else each segment would wait for it
-            raise
         except (AirflowFtError, OSError) as error:
+            if isinstance(error, StorageUnavailableError) and error.code not in _OF_ONE_FOLDER:
+                raise  # else each segment would wait for it
             log.warning("cannot delete %s (a later sweep tries again): %s", checkpoint.segment.location, error)
+            left.append(checkpoint.segment)
+    return left
 
 
 def _sweep(store: RetentionLog, pipeline: str, archive: Archive, must_stop: Callable[[], bool] = lambda: False) -> bool:

@@ -211,7 +211,7 @@ def _is_struck(world: World, plan: Plan, read: Read, truth: object, at: int) -> 
         if way is None:
             return False
         connection, has_failed = way
-        with closing(world.participant(plan, connection)) as participant, suppress(AirflowFtError):
+        with suppress(AirflowFtError), closing(world.participant(plan, connection)) as participant:
             seen, what = read(participant, plan), read.__name__.replace("_", " ")
             assert seen == truth, f"call {at} has failed, and the{what} is {seen}, not {truth}"
         return has_failed()

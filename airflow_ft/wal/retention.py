@@ -57,7 +57,8 @@ class WalArchive:
     ) -> bool:
         """See `sweep`, and `Archive.sweep`."""
         for uri in _deleted(self.root, pipeline, keep, lambda epoch, _: epoch < below_epoch):
-            log.info("deleted %s: its attempt ended, and no checkpoint needs it", uri)
+            if uri is not None:
+                log.info("deleted %s: its attempt ended, and no checkpoint needs it", uri)
             if must_stop():
                 return False
         return True
@@ -75,18 +76,21 @@ def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> 
     Leaves folders of `below_epoch` itself alone: another task of the same run may be writing there. Deletes nothing if
     another decision log uses the folder too, because `keep` does not cover that log.
     """
-    return [*_deleted(root, pipeline, keep, lambda epoch, _: epoch < below_epoch)]
+    return [uri for uri in _deleted(root, pipeline, keep, lambda epoch, _: epoch < below_epoch) if uri is not None]
 
 
 def sweep_attempts(root: str, pipeline: str, keep: Collection[str], of_epoch: int, below_attempt: int) -> list[str]:
     """As `sweep`, of the current epoch: delete what its attempts below this one left. They must have ended, and `keep`
     must be read after `StagingOperations.begin_again` returned the newer attempt.
     """
-    return [*_deleted(root, pipeline, keep, lambda epoch, attempt: epoch == of_epoch and 0 < attempt < below_attempt)]
+    is_old = lambda epoch, attempt: epoch == of_epoch and 0 < attempt < below_attempt  # noqa: E731
+    return [uri for uri in _deleted(root, pipeline, keep, is_old) if uri is not None]
 
 
-def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[int, int], bool]) -> Iterator[str]:
-    """Yield each URI when it is deleted."""
+def _deleted(
+    root: str, pipeline: str, keep: Collection[str], is_old: Callable[[int, int], bool]
+) -> Iterator[str | None]:
+    """Yield each URI when it is deleted, and None for each folder that stays, which may have taken long, too."""
     require(root)
     files = filesystem(root)
     # Compared by names below the pipeline's folder: links, mounts and nameservices give a root several spellings. At
@@ -98,23 +102,28 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
         return
     for folder in _old(files, home, is_old):
         if (batches := _listed(files, home, folder)) is None:
+            yield None
             continue
         if strange := [name for name in batches if name == MARKER or not _BATCH.match(name)]:
             log.warning("%s stays: %s in it shows that it is not the folder of an attempt", folder, strange[0])
             continue
         unneeded = [uri for name in batches if _end(uri := files.uri(folder, name), 2) not in kept]
         for uri in [folder] if len(unneeded) == len(batches) else unneeded:
+            deleted = None
             with _passing_over(files, home, uri):
                 files.remove_tree(uri)
-                yield uri
+                deleted = uri
+            yield deleted
     for location in _old(files, files.uri(root, pipeline, SPARK), is_old):
         if _end(location, 1) not in kept:
+            deleted = None
             with _passing_over(files, home, location):
                 if strange := [name for name in files.names(location) if name in _STRANGE or _ATTEMPT.match(name)]:
                     log.warning("%s stays: %s in it shows that it is not a checkpoint location", location, strange[0])
                     continue
                 files.remove_tree(location)
-                yield location
+                deleted = location
+            yield deleted
 
 
 def _listed(files: FileSystem, home: str, folder: str) -> list[str] | None:

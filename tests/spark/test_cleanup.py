@@ -15,6 +15,7 @@ import pytest
 
 from airflow_ft.protocol import retention
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import StorageUnavailableError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import ExternalizedRetention, Plan, Segment, SparkPosition
 from airflow_ft.protocol.participant import ParticipantFactory
@@ -141,18 +142,24 @@ def test_only_the_positions_remain_if_retention_says_so(
     assert stream.clean_up(DELETE, epoch=2) and stream.left() == {"spark/2-0"}, "repeated, it changes nothing"
 
 
-def test_a_segment_that_is_not_deleted_keeps_no_others(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sweep tries it again."""
+@pytest.mark.parametrize("tries", [3, 100], ids=["the sweep deletes it", "nothing deletes it"])
+@pytest.mark.parametrize(
+    "error", [PermissionError("a file of another user"), StorageUnavailableError("no.", code="privilege_missing")]
+)
+def test_a_segment_that_is_not_deleted_keeps_no_others(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, tries: int, error: Exception
+) -> None:
     refused = []
 
     def refuse(_: WalArchive, segment: Segment) -> None:
-        refused.append(segment.number)
-        raise PermissionError("a file of another user")
+        if len(refused) < tries:
+            refused.append(segment.number)
+            raise error
 
     monkeypatch.setattr(WalArchive, "delete", refuse)
     stream.run()
-    assert stream.clean_up() == DELETED
-    assert refused == [1, 2, 3] and stream.left() == {"spark/2-0"}
+    assert stream.clean_up() == (DELETED if tries == 3 else NOT_DELETED)
+    assert refused[:3] == [1, 2, 3] and stream.left() == {"spark/2-0"}
 
 
 @pytest.mark.parametrize("state", ["STAGED", "QUARANTINED"])
