@@ -119,7 +119,8 @@ def _described(directives: str) -> Iterator[str]:
             continue
         yield _block(name, item)
         for each in _members(item, members):
-            yield _block(f"{name}.{each}", inspect.getattr_static(item, each))
+            if (member := inspect.getattr_static(item, each, None)) is not None:  # else it is only annotated
+                yield _block(f"{name}.{each}", member)
 
 
 def _imported(name: str) -> Any:
