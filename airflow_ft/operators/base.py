@@ -60,7 +60,7 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
     is_of_run: ClassVar[bool] = True
     """Return whether the pipeline's run has failed when this task fails."""
     usual: ClassVar[RestartStrategy] = USUAL
-    """How often Airflow retries it if nobody says otherwise."""
+    """The default of its `retries` and `retry_delay`."""
     unchecked: ClassVar[Sequence[str]] = ()
     """Fields that are rendered, but not checked: a wrong one is an error of another task (I3)."""
 

@@ -89,7 +89,7 @@ def delete_delivered(store: RetentionLog, pipeline: str, archive: Archive, throu
         left += _delete(store, pipeline, archive, old)
         count += len(old)
     _sweep(store, pipeline, archive)
-    for segment in left:  # nobody hears that they are deleted if the sweep could not do it either
+    for segment in left:  # the sweep may have failed as well, so this raises what is still wrong
         archive.delete(segment)
     return count
 

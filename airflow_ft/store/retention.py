@@ -32,7 +32,7 @@ _REFERENCED = (
 )
 _NO_CUTOFF = 2**62
 FEWEST_EPOCHS = 1_000
-"""Newest epochs that keep all events, whatever `num_retained_events` is: a task reads events of its earlier tries."""
+"""Least number of newest epochs whose events are kept: a task reads events of its earlier tries."""
 # Kinds that runs write. People write EPOCH with each command that takes one, and BARRIER, whose row keeps their name.
 # All other kinds that tell of a person's action stay.
 _OF_RUNS = ", ".join(

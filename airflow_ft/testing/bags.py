@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
 from airflow_ft.protocol.model import Segment
-from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.testing.tables import Bag, Row
-from airflow_ft.testing.world import ROWS, SINK
+from airflow_ft.testing.world import OWN_PARTICIPANT, ROWS, SINK
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,18 +81,13 @@ class BagsConformance:
     def test_sinks_of_one_participant_come_together(self, world: World) -> None:
         """Each into its own table, with its own count; a process that is killed in the second one leaves no rows."""
         bag, more = _bag(world), f"{SINK}_more"
-        if not world.target.sink.conn_id:
-            pytest.skip("each of its sinks is a participant of its own")
-        delivery = plan_delivery({SINK: world.target.sink, more: bag.sink})
-        if len(delivery.participants) > 1:
-            pytest.skip("each of its sinks is a participant of its own")
         expected: list[Row] = []
         for number in (1, 2):
             own: list[Row] = [(number, "t", None), (number, "t", None), (None, None, "n")]
             tables = {SINK: world.table(number * ROWS), more: _table(own)}
-            plan = world.plan_of(number, world.segment_with(number, tables))
-            planned = replace(delivery.participants[0], predecessor=world.predecessor)
-            plan = replace(plan, participants=(planned,), commit_point=planned.name if plan.commit_point else None)
+            plan = world.with_second(more, bag.sink, world.plan_of(number, world.segment_with(number, tables)))
+            if plan is None:
+                pytest.skip(OWN_PARTICIPANT)
             vote = world.prepare(plan)
             if number == 2 and world.target.at_once:
                 killed = world.process(plan, vote, stop="kill", at=ROWS + 1, per_batch=1).wait() == ""

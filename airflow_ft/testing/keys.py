@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, UnfitTargetError
-from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.registry import system
 from airflow_ft.testing.upserts import Change, deliver, holds, plan_into, table_of, upserts_of
-from airflow_ft.testing.world import ROWS, SINK
+from airflow_ft.testing.world import OWN_PARTICIPANT, ROWS, SINK
 from airflow_ft.wal import open_wal
 
 if TYPE_CHECKING:
@@ -61,15 +59,10 @@ class KeysConformance:
 
     def test_sinks_of_one_participant_keep_their_own_keys(self, world: World) -> None:
         upserts, more = upserts_of(world), f"{SINK}_more"
-        if not world.target.sink.conn_id:
-            pytest.skip("each of its sinks is a participant of its own")
-        delivery = plan_delivery({SINK: world.target.sink, more: upserts.sink})
-        if len(delivery.participants) > 1:
-            pytest.skip("each of its sinks is a participant of its own")
         tables = {SINK: world.table(ROWS), more: table_of([("insert", ROWS, "other"), ("insert", 1, "other")])}
-        plan = world.plan_of(1, world.segment_with(1, tables))
-        [planned] = delivery.participants
-        plan = replace(plan, participants=(planned,), commit_point=planned.name if plan.commit_point else None)
+        plan = world.with_second(more, upserts.sink, world.plan_of(1, world.segment_with(1, tables)))
+        if plan is None:
+            pytest.skip(OWN_PARTICIPANT)
         proof = world.deliver(plan)
         assert dict(proof.counts) == {SINK: ROWS, more: 2}, f"the proof counts {dict(proof.counts)}"
         world.shows(world.ids_of(1), "rows of the first sink")
@@ -102,7 +95,7 @@ class KeysConformance:
             before = delivered[-1].proof if delivered else None
             delivered.append(Delivered(plan, world.deliver(plan), before))
         report = _verified(world, delivered)
-        assert (report.error, report.missing, report.differences) == ("", 0, ()), "nobody has changed anything"
+        assert (report.error, report.missing, report.differences) == ("", 0, ()), "no row was changed"
         _write_again(world, upserts)
         holds(upserts, {1: "b", 2: "back"})
         report = _verified(world, delivered)

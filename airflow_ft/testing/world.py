@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SINK = "rows"
+OWN_PARTICIPANT = "each of its sinks is a participant of its own"
 OURS, THEIRS = (f"{digit * 8}-2222-4333-8444-555555555555" for digit in "12")
 ROWS = 40
 WHY = {"message": "a test of conformance"}
@@ -226,7 +227,18 @@ class World:
 
     def into(self, sink: SinkSpec, plan: Plan) -> Plan:
         """The same plan into another sink than the target's own."""
-        [planned] = plan_delivery({SINK: sink}).participants
+        found = self._into({SINK: sink}, plan)
+        assert found is not None
+        return found
+
+    def with_second(self, name: str, sink: SinkSpec, plan: Plan) -> Plan | None:
+        """The same plan with a second sink of the target's participant. None: it is a participant of its own."""
+        return self._into({SINK: self.target.sink, name: sink}, plan) if self.target.sink.conn_id else None
+
+    def _into(self, sinks: Mapping[str, SinkSpec], plan: Plan) -> Plan | None:
+        planned, *others = plan_delivery(sinks).participants
+        if others:
+            return None
         planned = replace(planned, predecessor=self.predecessor)
         return replace(plan, participants=(planned,), commit_point=planned.name if plan.commit_point else None)
 

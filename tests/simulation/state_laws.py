@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.errors import ConfigurationError, TerminalError
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, ExternalizedRetention, RunKey, SparkPosition
 from airflow_ft.protocol.pipelines import Request
-from airflow_ft.spark.task.answers import DRAIN
+from airflow_ft.spark.savepoints.stopping import DRAIN
 from tests.simulation.kernel import Death, Violation
 from tests.simulation.source import CLOSED, Item, Wal
 

@@ -12,8 +12,9 @@ from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointingMode, ExternalizedRetention, RunKey
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.steps import Confirmation, Context
+from airflow_ft.spark.savepoints.stopping import AT_ONCE, DRAIN, SAVEPOINT
 from airflow_ft.spark.state.reset import reset_state
-from airflow_ft.spark.task.answers import AT_ONCE, DRAIN, SAVEPOINT, answer_stops, stops
+from airflow_ft.spark.task.answers import answer_stops, stops
 from airflow_ft.spark.task.stream import finish_step, stream_step
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.kernel import DeviationKind

@@ -21,12 +21,12 @@ from airflow_ft.protocol.model import ExternalizedRetention, Plan, Segment, Spar
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.steps import Context
-from airflow_ft.spark.savepoints.stopping import stop
+from airflow_ft.spark.savepoints.stopping import DRAIN, SAVEPOINT, stop
 from airflow_ft.spark.state.draining import marked
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.locations import SparkLocation, open_location, require_batch
 from airflow_ft.spark.task import cleanup
-from airflow_ft.spark.task.answers import DRAIN, SAVEPOINT, answer_stops
+from airflow_ft.spark.task.answers import answer_stops
 from airflow_ft.spark.task.cleanup import DELETED, NOT_DELETED, clean_up
 from airflow_ft.spark.task.stream import StreamEnd, finish_step
 from airflow_ft.store.sqlite import SqliteStore

@@ -180,6 +180,17 @@ def drain(world: World, epoch: int) -> int:
     return number
 
 
+def launch_drain(world: World, launch: Any) -> None:
+    """Let drivers publish a checkpoint, and the drain behind it."""
+
+    def launcher(request: StageRequest, store: Any, **_: Any) -> StageResult:
+        publish(world, request.epoch)
+        drain(world, request.epoch)
+        return StageResult((), {}, request.base)
+
+    launch(launcher)
+
+
 def test_after_a_drain_a_run_is_refused_unless_it_is_to_go_on(tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
     launched: list[int] = []
@@ -208,12 +219,7 @@ def test_the_next_run_delivers_a_drain(aborted: bool, tmp_path: Path, launch: An
     """The run that has drained could not deliver it: each later run would be refused, and the drain never arrive."""
     world = World(tmp_path)
 
-    def launcher(request: StageRequest, store: Any, **_: Any) -> StageResult:
-        publish(world, request.epoch)
-        drain(world, request.epoch)
-        return StageResult((), {}, request.base)
-
-    launch(launcher)
+    launch_drain(world, launch)
     stage(context(world))
     store = world.store
     if aborted:
@@ -289,18 +295,13 @@ def test_a_retry_after_a_finished_drain_computes_nothing(tmp_path: Path, launch:
 def test_a_rewind_takes_a_drain_back(tmp_path: Path, launch: Any) -> None:
     world = World(tmp_path)
 
-    def launcher(request: StageRequest, store: Any, **_: Any) -> StageResult:
-        publish(world, request.epoch)
-        drain(world, request.epoch)
-        return StageResult((), {}, request.base)
-
-    launch(launcher)
+    launch_drain(world, launch)
     stage(context(world))
     store = world.store
     found = drain_of(store, PIPELINE)
     assert found is not None and found.number == 2
     first = store.position_before(PIPELINE, 2)
-    assert first is not None and drain_of(store, PIPELINE, (1, first)) is None, "number 1 stands before it"
+    assert first is not None and drain_of(store, PIPELINE, (1, first)) is None, "number 1 is older than the drain"
     store.rewind(PIPELINE, store.pipeline(PIPELINE).epoch, 2, store.position_before(PIPELINE, 2), "refused")
     assert drain_of(store, PIPELINE) is None
 

@@ -29,8 +29,9 @@ from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.restart import FixedDelay, NoRestart
 from airflow_ft.protocol.steps import recover_step
 from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.savepoints.stopping import DRAIN, SAVEPOINT
 from airflow_ft.spark.task import answers, stream
-from airflow_ft.spark.task.answers import DRAIN, SAVEPOINT, answer_stops
+from airflow_ft.spark.task.answers import answer_stops
 from airflow_ft.spark.task.stream import StreamEnd, finish_step, stream_step
 from tests.protocol.systems import NoArchive
 from tests.protocol.world import PIPELINE, World

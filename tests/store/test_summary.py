@@ -162,7 +162,7 @@ class TestSummary:
         store, restores = scene.store, RunKey("maintenance", "1")
         scene.take()
         store.restore(PIPELINE, scene.epoch, None, "from the beginning", restores, "the beginning")
-        assert store.overview(PIPELINE).dags == ("maintenance",), "nobody else may see it yet"
+        assert store.overview(PIPELINE).dags == ("maintenance",), "no other DAG is known yet"
         store.take_epoch("other", store.register("other").epoch, {}, Worker("w").lease(), "a test")
         store.enter_turn("other", RUN, None)
         store.restore("other", store.pipeline("other").epoch, None, "as before", restores, "the beginning")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5
 _FIRST_TRY = "first_try"
-_DRAIN = "drain"
+AT_ONCE, DRAIN, SAVEPOINT = "at_once", "drain", "savepoint"
+"""Arguments of a request to stop."""
 
 
 def stop(
@@ -76,9 +77,9 @@ def stop(
         return outcome
     if before is None:
         _refuse_scheduled(store, pipeline)
-        how: dict[str, Any] = {"at_once": at_once} | ({_DRAIN: True} if drain else {})
+        how: dict[str, Any] = {AT_ONCE: at_once} | ({DRAIN: True} if drain else {})
         if savepoint_dir:
-            how |= {"savepoint": savepoint_dir}
+            how |= {SAVEPOINT: savepoint_dir}
         if first_try:
             how |= {_FIRST_TRY: first_try}
         asked = store.ask(pipeline, RequestKind.STOP, how, by)
@@ -106,7 +107,7 @@ def _fulfilled(answer: Request) -> str:
         return answer.outcome
     command = " ".join([f"airflow ft stop {answer.pipeline}", *(f"--{part}" for part in answer.missing)])
     remedy = f"Remove the cause, and run `{command}` again. This also works when the stream has ended."
-    if _DRAIN in answer.missing:
+    if DRAIN in answer.missing:
         remedy = f"Run `{command}` while a run of the stream works. If none works, trigger one first."
     raise TerminalError(
         f"the stop lacks its {' and its '.join(answer.missing)}: {answer.outcome}",

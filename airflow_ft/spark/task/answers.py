@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.protocol.errors import FencedError
 from airflow_ft.protocol.pipelines import Request, RequestKind
 from airflow_ft.protocol.steps import Context
+from airflow_ft.spark.savepoints.stopping import DRAIN, SAVEPOINT
 from airflow_ft.spark.savepoints.taking import taken_for
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import has_state
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
     from airflow_ft.store.requests import RequestOperations
 
-AT_ONCE, DRAIN, SAVEPOINT = "at_once", "drain", "savepoint"
-"""Arguments of a request to stop."""
 EVENTS = 1000
 """How many events of a pipeline are looked at, newest first."""
 _LOOKED_AT = 20

@@ -190,7 +190,7 @@ def stage(
             stopped = watch.driver is not None and watch.driver.killed
             found = error
             if hung.error is not None and shared is None and not isinstance(error, FencedError):
-                found = hung.error  # of a group's driver nobody knows which stream hangs: the group counts it
+                found = hung.error  # in a group, which stream hangs is unknown: the group counts it
             give_up(context, epoch, found, AbortReason.STOPPED if stopped and found is error else found.abort_reason)
             if beside:
                 beside.check()  # refused rows end the driver: they are the reason, not its end

@@ -47,9 +47,10 @@ from airflow_ft.protocol.steps import (
 )
 from airflow_ft.protocol.write_ahead_log import Archive
 from airflow_ft.spark.fitting import Judge
+from airflow_ft.spark.savepoints.stopping import AT_ONCE, DRAIN, SAVEPOINT
 from airflow_ft.spark.savepoints.taking import take_once
 from airflow_ft.spark.state.draining import drain_of
-from airflow_ft.spark.task.answers import AT_ONCE, DRAIN, SAVEPOINT, Stopped, answer_early, asks, is_open, stops
+from airflow_ft.spark.task.answers import Stopped, answer_early, asks, is_open, stops
 from airflow_ft.spark.task.cleanup import clean_up, deletes
 from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.spark.task.shared import DIED, ENDED_BY_OTHER, WAIT, SharedDriver

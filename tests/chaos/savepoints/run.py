@@ -25,9 +25,9 @@ from airflow_ft.protocol.from_savepoint import BEGINNING, Later
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.spark.savepoints.converting import Backend
 from airflow_ft.spark.savepoints.metadata import Savepoint, dispose, listing, read_metadata, verify
+from airflow_ft.spark.savepoints.stopping import SAVEPOINT
 from airflow_ft.spark.state.settings import PARTITIONS as PARTITIONS_OF_STATE
 from airflow_ft.spark.state.settings import PROVIDER
-from airflow_ft.spark.task.answers import SAVEPOINT
 from tests.chaos.savepoints.action_process import ActionProcess
 from tests.chaos.streams.run import FAULTS, Fault, Streams
 from tests.chaos.streams.world import PARTITIONS, PIPELINE, Servers, Task, await_delivery
