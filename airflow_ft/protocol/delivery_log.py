@@ -180,8 +180,9 @@ class RetentionLog(HistoryLog, Protocol):
 
         Deletes those of at most `limit` numbers, never of the newest `keep`, nor of an open number or one after it.
         Also deletes what runs wrote in `limit` epochs before the newest `keep` (at least 1,000), such as turns and
-        stages that read nothing new. With it go events of epochs that commands took, and of barriers. Other events of
-        people's actions remain, and so do the numbers with their plans, votes and proofs.
+        stages that read nothing new. With it go events of epochs that commands took, and of barriers. The last turn of
+        each of the newest two runs remains. So do other events of people's actions, and the numbers with their plans,
+        votes and proofs.
         """
 
 

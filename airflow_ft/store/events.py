@@ -52,6 +52,10 @@ class EventKind(StrEnum):
     WARNING = "WARNING"
 
 
+HAS_TURN = '%"has_turn":true%'
+"""Matches the details of a TURN with which a run has got the turn."""
+
+
 def bytes_text(count: int) -> str:
     """A size for people: `4.1 MB` (decimal units)."""
     if count < 1000:

@@ -12,7 +12,7 @@ from airflow_ft.protocol.model import CheckpointState, Former, RunKey, SparkPosi
 from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.store.aborting import unresolved
 from airflow_ft.store.database import Database
-from airflow_ft.store.events import EventKind, run_detail, run_in
+from airflow_ft.store.events import HAS_TURN, EventKind, run_detail, run_in
 from airflow_ft.store.reading import OF_RUN, nothing
 from airflow_ft.store.rows import json_text, key_of
 from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
@@ -156,7 +156,7 @@ class RestoringOperations:
     def overtaken_by(self, pipeline: str, run: RunKey) -> RunKey | None:
         """Return the last other run that has got the turn, if `run` had registered or failed before; None: none has."""
         its_turn = json_text({**run_detail(run), "has_turn": True})
-        found = self._database.read(_LAST_TURN, pipeline, 0, '%"has_turn":true%', its_turn)
+        found = self._database.read(_LAST_TURN, pipeline, 0, HAS_TURN, its_turn)
         if not found:
             nothing(self._database, pipeline)
             return None
@@ -165,7 +165,7 @@ class RestoringOperations:
         own = [each for each in mentions if run_in(json.loads(each["detail"])) == run]
         knew = any(each["id"] < found[0]["id"] for each in own)
         if not knew and not any(" registered" in each["message"] for each in own):
-            # `forget_events` deletes from the oldest on, so a registration that is gone was before that turn.
+            # `forget_events` keeps that turn. A registration that is gone is so old that it counts as before it.
             knew = bool(self._database.read(_IS_RUN, pipeline, *key_of(run)))
         return run_in(json.loads(found[0]["detail"])) if knew else None
 

@@ -14,7 +14,7 @@ from airflow_ft.protocol.model import (
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownPipelineError
-from airflow_ft.store.events import EventKind
+from airflow_ft.store.events import HAS_TURN, EventKind
 from airflow_ft.store.reading import nothing
 from airflow_ft.store.writing import pipeline_write
 
@@ -33,6 +33,8 @@ _REFERENCED = (
 _NO_CUTOFF = 2**62
 FEWEST_EPOCHS = 1_000
 """Least number of newest epochs whose events are kept: a task reads events of its earlier tries."""
+KEPT_TURNS = 2
+"""Runs whose newest turn is kept, however old: the last run, and the last one before it (`overtaken_by`)."""
 # Kinds that runs write. People write EPOCH with each command that takes one, and BARRIER, whose row keeps their name.
 # All other kinds that tell of a person's action stay.
 _OF_RUNS = ", ".join(
@@ -48,15 +50,18 @@ _OF_RUNS = ", ".join(
         EventKind.BARRIER,
     )
 )
+# The oldest epoch: after as many events as are kept for `overtaken_by`, which may be older than all others.
 _BOUNDS = (
     "SELECT published, told_from, epoch, (SELECT number FROM checkpoint WHERE pipeline = ? AND is_open = 1"
     " ORDER BY number LIMIT 1) AS oldest_open, (SELECT epoch FROM event WHERE pipeline = ? AND number = ?"
-    f" AND kind IN ({_OF_RUNS}) ORDER BY id LIMIT 1) AS oldest_epoch FROM pipeline WHERE name = ?"
+    f" AND kind IN ({_OF_RUNS}) ORDER BY id LIMIT 1 OFFSET {KEPT_TURNS}) AS oldest_epoch FROM pipeline WHERE name = ?"
 )
 # Up to the first event of a later epoch: the events of all later epochs need not be read.
 _FORGET_EPOCHS = (
     f"DELETE FROM event WHERE pipeline = ? AND number = 0 AND kind IN ({_OF_RUNS}) AND id <"
     " (SELECT id FROM event WHERE pipeline = ? AND number = ? AND epoch >= ? ORDER BY id LIMIT 1)"
+    " AND id NOT IN (SELECT max(id) FROM event WHERE pipeline = ? AND number = ? AND kind = 'TURN' AND detail LIKE ?"
+    f" GROUP BY detail ORDER BY max(id) DESC LIMIT {KEPT_TURNS})"
 )
 
 S = CheckpointState
@@ -145,7 +150,7 @@ class RetentionOperations:
                 write.set_pipeline(told_from=numbers.stop)
             count = len(numbers)
             if later := _later_epoch(row, keep, limit):
-                count += write.change(_FORGET_EPOCHS, pipeline, pipeline, 0, later)
+                count += write.change(_FORGET_EPOCHS, pipeline, pipeline, 0, later, pipeline, 0, HAS_TURN)
             return count
 
 

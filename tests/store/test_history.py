@@ -47,7 +47,7 @@ class TestHistory:
         assert scene.trigger() == 4
 
     def test_events_of_old_runs_are_forgotten(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Also of runs that read nothing new. A halt and its end stay, and so do the events of the newest epochs."""
+        """Also of runs that read nothing new. Halts, their ends, two turns and the newest epochs stay."""
         monkeypatch.setattr(retention, "FEWEST_EPOCHS", 2)
         store, stay = scene.store, ("REGISTERED", "HALTED", "RESUMED")
         for minute in range(10):
@@ -62,14 +62,16 @@ class TestHistory:
             store.leave_turn(PIPELINE, run)
         events = store.events(PIPELINE, 0)
         assert store.forget_events(PIPELINE, 5, 7) == 0, "whole parts only: that would be epochs 0 to 6"
-        for begin in (3, 6):
-            assert store.forget_events(PIPELINE, 5, 3) > 0
+        for begin in (3, 5):
+            assert store.forget_events(PIPELINE, 5, 2) > 0
             kept = [each for each in events if each.epoch >= begin or each.kind in stay]
             assert store.events(PIPELINE, 0) == kept
-        assert store.forget_events(PIPELINE, 5, 3) == 0
+        assert store.forget_events(PIPELINE, 5, 2) == 0
         while store.forget_events(PIPELINE, 1, 1):
             pass
-        assert store.events(PIPELINE, 0) == [each for each in events if each.epoch >= 9 or each.kind in stay]
+        turns = [each for each in events if each.detail.get("has_turn")][:2]
+        kept = [each for each in events if each.epoch >= 9 or each.kind in stay or each in turns]
+        assert store.events(PIPELINE, 0) == kept
 
     def test_forgotten_events_hide_no_other_run(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         """Else a run that failed before its restore would deliver again what others have delivered since."""
@@ -84,11 +86,22 @@ class TestHistory:
         failed, others = RunKey("dag", "failed"), [RunKey("dag", f"minute {minute}") for minute in range(9)]
         for run in (failed, *others):
             work(run)
+        for commands in range(2):
+            while store.forget_events(PIPELINE, 1, 1):
+                pass
+            assert store.overtaken_by(PIPELINE, failed) == others[-1]
+            for run in (others[-1], RunKey("dag", "unknown")):
+                assert store.overtaken_by(PIPELINE, run) is None
+            for _ in range(9):
+                scene.take(f"command {commands}")
+        work(failed)
+        for _ in range(9):
+            scene.take()
         while store.forget_events(PIPELINE, 1, 1):
             pass
-        assert store.overtaken_by(PIPELINE, failed) == others[-1]
-        for run in (others[-1], RunKey("dag", "unknown")):
-            assert store.overtaken_by(PIPELINE, run) is None
+        assert store.overtaken_by(PIPELINE, failed) == others[-1], "its own turn hides no other"
+        begun = [event.epoch for event in store.events(PIPELINE, 0) if event.kind == "EPOCH"]
+        assert min(begun) >= scene.epoch - 3, "what is kept for it keeps nothing else"
 
     def test_of_a_pipeline_that_is_not_there(self, scene: Scene) -> None:
         for call in (
