@@ -189,10 +189,13 @@ class RetentionLog(HistoryLog, Protocol):
 class QuarantineLog(QueryLog, LeaseLog, Protocol):
     """Checkpoints that wait for a person (`airflow_ft.protocol.unresolved`)."""
 
-    def quarantine(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+    def quarantine(self, pipeline: str, epoch: int, number: int, message: str, *, if_idle: bool = False) -> Checkpoint:
         """PREPARED or COMMITTING -> QUARANTINED, for a person; returns at once when it is that already.
 
         Condition: no earlier planned number is unsettled. Nothing later is planned or decided until `release`.
+
+        Raises:
+            LeaseHeldError: with `if_idle`, a process holds a lease.
         """
 
 

@@ -27,8 +27,7 @@ def quarantine_unresolved(
     """Quarantine the oldest number that has been in doubt for `after` (None: never) while its sinks answer.
 
     Returns it, or None. Takes no epoch, since the mark delivers nothing. Does nothing while a process holds a lease, or
-    if one has begun meanwhile.
-    Logs errors: the next run tries again.
+    if one has begun or joined meanwhile. Logs errors: the next run tries again.
     """
     if after is None:
         return None
@@ -47,7 +46,7 @@ def quarantine_unresolved(
             return None
         since = str(age).split(".")[0]
         message = f"in doubt for {since} (quarantine_after), although its sinks answer: {'; '.join(waiting)}."
-        kept = store.quarantine(pipeline, epoch, oldest.number, message)
+        kept = store.quarantine(pipeline, epoch, oldest.number, message, if_idle=True)
     except AirflowFtError as error:
         log.warning("cannot check what is in doubt in %s (the next run tries again): %s", pipeline, error)
         return None

@@ -75,16 +75,7 @@ class EpochOperations:
                     epoch=expected,
                     current=current,
                 )
-            held = [to_lease(row) for row in write.rows("SELECT * FROM lease WHERE pipeline = ?", pipeline)]
-            for other in held:
-                if seen.get(other.holder) != other.counter:
-                    raise LeaseHeldError(
-                        f"{lease_text(other)} works on the pipeline (epoch {other.epoch}).",
-                        remedy="Wait until it ends, or until its lease expires.",
-                        pipeline=pipeline,
-                        holder=other.holder,
-                        epoch=other.epoch,
-                    )
+            held = require_leases(write, seen)
             write.change("DELETE FROM lease WHERE pipeline = ?", pipeline)
             write.set_pipeline(epoch=current + 1)
             _put_lease(write, lease, (other.counter for other in held if other.holder == lease.holder))
@@ -359,6 +350,21 @@ def _put_lease(write: PipelineWrite, lease: Lease, counters: Iterable[int]) -> N
         write.now,
         round(lease.seconds * 1e6),
     )
+
+
+def require_leases(write: PipelineWrite, seen: Mapping[str, int]) -> list[Lease]:
+    """Return the leases; LeaseHeldError for one without this counter in `seen`."""
+    held = [to_lease(row) for row in write.rows("SELECT * FROM lease WHERE pipeline = ?", write.name)]
+    for other in held:
+        if seen.get(other.holder) != other.counter:
+            raise LeaseHeldError(
+                f"{lease_text(other)} works on the pipeline (epoch {other.epoch}).",
+                remedy="Wait until it ends, or until its lease expires.",
+                pipeline=write.name,
+                holder=other.holder,
+                epoch=other.epoch,
+            )
+    return held
 
 
 def abort_unpublished(write: PipelineWrite, message: str, why: Callable[[Checkpoint], AbortReason]) -> None:

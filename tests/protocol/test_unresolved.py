@@ -113,15 +113,21 @@ def test_nothing_is_kept_while_somebody_is_at_work(world: World) -> None:
         assert unresolved.quarantine_unresolved(world.store, PIPELINE, Systems(world.systems), NOW) is None
 
 
-def test_a_process_that_begins_meanwhile_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has taken its epoch while the sinks were asked, so it would meet a checkpoint that needs a person."""
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_process_that_begins_meanwhile_is_left_alone(
+    joins: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes or joins an epoch while the sinks are asked, so it would meet a checkpoint that needs a person."""
     refused_after_the_decision(world)
-    ask = unresolved.read_evidence
+    ask, worker = unresolved.read_evidence, Worker("dag/run-1/step", 2)
     with ExitStack() as stack:
 
         def begin(*given: Any) -> Evidence:
             found = ask(*given)
-            stack.enter_context(new_epoch(world.store, PIPELINE, Worker("dag/run-1/step", 2), "a test", 0.03))
+            if joins:
+                world.store.hold_lease(PIPELINE, world.store.pipeline(PIPELINE).epoch, worker.lease())
+            else:
+                stack.enter_context(new_epoch(world.store, PIPELINE, worker, "a test", 0.03))
             return found
 
         monkeypatch.setattr(unresolved, "read_evidence", begin)

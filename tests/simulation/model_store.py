@@ -478,8 +478,10 @@ class ModelStore(ModelStreams):
 
     # --- quarantine -----------------------------------------------------------------------------------------------
 
-    def quarantine(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+    def quarantine(self, pipeline: str, epoch: int, number: int, message: str, *, if_idle: bool = False) -> Checkpoint:
         self._require_epoch(pipeline, epoch)
+        if if_idle and self._leases:
+            raise LeaseHeldError("another process is at work on it.")
         row = self._row(number)
         self.version += 1
         if row.state is S.QUARANTINED:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ft.protocol.errors import FencedError, PipelineHaltedError, StateConflictError
+from airflow_ft.protocol.errors import FencedError, LeaseHeldError, PipelineHaltedError, StateConflictError
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey
 from airflow_ft.protocol.pipelines import HaltReason
 from tests.raising import raises
@@ -108,6 +108,14 @@ class TestQuarantine:
         scene.quarantine(1)
         with pytest.raises(FencedError):
             scene.store.release(PIPELINE, 1, 1, "a zombie")
+
+    def test_a_lease_may_prevent_it(self, scene: Scene) -> None:
+        scene.stage(1)
+        scene.prepare(1)
+        with raises(LeaseHeldError, "lease_held", holder="worker"):
+            scene.store.quarantine(PIPELINE, scene.epoch, 1, "a test.", if_idle=True)
+        scene.store.release_lease(PIPELINE, "worker")
+        assert scene.store.quarantine(PIPELINE, scene.epoch, 1, "a test.", if_idle=True).state is S.QUARANTINED
 
     def test_a_halted_pipeline_quarantines_but_releases_nothing(self, scene: Scene) -> None:
         scene.stage(1)
