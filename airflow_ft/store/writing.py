@@ -34,6 +34,7 @@ READ_AGAIN = "Let the task retry, or run the command again: it reads the new sta
 
 _ONE = select_checkpoints("pipeline = ? AND number = ?")
 _OPEN = select_checkpoints("pipeline = ? AND is_open = 1")
+_OF_DAG = "SELECT max(epoch) AS epoch, min(restored_from) AS restored FROM run WHERE pipeline = ? AND dag_id = ?"
 _OPEN_IN_STATE = select_checkpoints("pipeline = ? AND is_open = 1 AND state = ?")
 
 NO_TURN: Mapping[str, Any] = {"turn_dag_id": None, "turn_run_id": None, "turn_map_index": -1}
@@ -153,9 +154,17 @@ class PipelineWrite:
         self._changed.update(columns)
 
     def note_dag(self, run: RunKey) -> None:
-        """Remember the DAG of a run that has worked on the pipeline, for `first_dag` and `last_dag`."""
+        """Remember the DAG of a run that has worked on the pipeline, for `first_dag` and `last_dag`.
+
+        It replaces a DAG that has only restored the pipeline: `_remember_restored` notes one if no other is known.
+        """
+        dags = {self.row["first_dag"] or run.dag_id, self.row["last_dag"] or run.dag_id}
+        if run.dag_id not in dags and len(dags) == 1:
+            [found] = self.rows(_OF_DAG, self.name, *dags)
+            if found["restored"] and not found["epoch"]:
+                dags.clear()
         # Of all three: what is stored may be in another order, that of a database.
-        dags = {run.dag_id, self.row["first_dag"] or run.dag_id, self.row["last_dag"] or run.dag_id}
+        dags.add(run.dag_id)
         self.set_pipeline(first_dag=min(dags), last_dag=max(dags))
 
     def draw(self, counter: str) -> int:

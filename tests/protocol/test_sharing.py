@@ -195,6 +195,8 @@ def test_a_dag_that_has_restored_both_declares_for_neither(is_new: bool, scene: 
         scene.store.enter_turn(MINE, RunKey("mine", "run-0"), None)
         scene.store.leave_turn(MINE, RunKey("mine", "run-0"))
     restore(MINE)
+    with raises(UnfitTargetError, "target_shared", other=OTHER):  # as `airflow ft doctor` asks before the run
+        require_own_targets(scene.store, MINE, delivery_of(into(shared=True)).participants, scene.opener, staged=False)
     scene.store.enter_turn(MINE, RunKey("mine", "run-1"), None)
     with raises(UnfitTargetError, "target_shared", other=OTHER):
         scene.deliver(MINE, into(shared=True), "mine")

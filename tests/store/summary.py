@@ -8,8 +8,8 @@ from airflow_ft.store.database import Database
 
 _CHECKPOINTS = "FROM checkpoint WHERE pipeline = name AND"
 _OF_DAGS = (
-    "SELECT {}(dag_id) FROM (SELECT pipeline, dag_id FROM checkpoint UNION ALL SELECT pipeline, dag_id FROM run) AS m"
-    " WHERE pipeline = name"
+    "SELECT {}(dag_id) FROM (SELECT pipeline, dag_id FROM checkpoint UNION ALL SELECT pipeline, dag_id FROM run"
+    " WHERE restored_from = '' OR epoch > 0) AS m WHERE pipeline = name"
 )
 _SUMMARY = {
     "quarantined": f"SELECT count(*) {_CHECKPOINTS} state = 'QUARANTINED'",

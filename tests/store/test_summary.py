@@ -163,10 +163,14 @@ class TestSummary:
         scene.take()
         store.restore(PIPELINE, scene.epoch, None, "from the beginning", restores, "the beginning")
         assert store.overview(PIPELINE).dags == ("maintenance",), "no other DAG is known yet"
+        store.enter_turn(PIPELINE, RUN, None)
+        assert store.overview(PIPELINE).dags == (RUN.dag_id,)
+        assert differences(store._database) == []  # type: ignore[attr-defined]
         store.take_epoch("other", store.register("other").epoch, {}, Worker("w").lease(), "a test")
         store.enter_turn("other", RUN, None)
         store.restore("other", store.pipeline("other").epoch, None, "as before", restores, "the beginning")
-        assert store.overview("other").dags == (RUN.dag_id,)
+        store.enter_turn("other", RunKey("second", "1"), None)
+        assert store.overview("other").dags == (RUN.dag_id, "second"), "a DAG that has worked on it stays"
 
     def test_what_is_open_is_counted_also_where_it_is_much(self, scene: Scene) -> None:
         """Counted as the table says it, after whatever is done to one of many; and mended when few are left."""
