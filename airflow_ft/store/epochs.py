@@ -75,7 +75,7 @@ class EpochOperations:
                     epoch=expected,
                     current=current,
                 )
-            held = require_leases(write, seen)
+            held = require_no_other_lease(write, seen)
             write.change("DELETE FROM lease WHERE pipeline = ?", pipeline)
             write.set_pipeline(epoch=current + 1)
             _put_lease(write, lease, (other.counter for other in held if other.holder == lease.holder))
@@ -352,7 +352,7 @@ def _put_lease(write: PipelineWrite, lease: Lease, counters: Iterable[int]) -> N
     )
 
 
-def require_leases(write: PipelineWrite, seen: Mapping[str, int]) -> list[Lease]:
+def require_no_other_lease(write: PipelineWrite, seen: Mapping[str, int]) -> list[Lease]:
     """Return the leases; LeaseHeldError for one without this counter in `seen`."""
     held = [to_lease(row) for row in write.rows("SELECT * FROM lease WHERE pipeline = ?", write.name)]
     for other in held:

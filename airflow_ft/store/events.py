@@ -52,8 +52,11 @@ class EventKind(StrEnum):
     WARNING = "WARNING"
 
 
-HAS_TURN = '%"has_turn":true%'
-"""Matches the details of a TURN with which a run has got the turn."""
+LAST_TURN = (
+    "SELECT id, detail FROM event WHERE pipeline = ? AND number = 0 AND kind = 'TURN'"
+    """ AND detail LIKE '%"has_turn":true%' AND detail <> ? ORDER BY id DESC LIMIT 1"""
+)
+"""Finds the newest event with which a run has got the turn, other than the run of these details."""
 
 
 def bytes_text(count: int) -> str:

@@ -6,7 +6,7 @@ from airflow_ft.protocol.errors import StateConflictError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
-from airflow_ft.store.epochs import require_leases
+from airflow_ft.store.epochs import require_no_other_lease
 from airflow_ft.store.rows import shown_text
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
@@ -23,7 +23,7 @@ class QuarantineOperations:
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             if if_idle:
-                require_leases(write, {})
+                require_no_other_lease(write, {})
             checkpoint = write.checkpoint(number)
             if checkpoint.state is S.QUARANTINED:
                 return checkpoint

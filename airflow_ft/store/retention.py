@@ -14,7 +14,7 @@ from airflow_ft.protocol.model import (
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownPipelineError
-from airflow_ft.store.events import HAS_TURN, EventKind
+from airflow_ft.store.events import LAST_TURN, EventKind
 from airflow_ft.store.reading import nothing
 from airflow_ft.store.writing import pipeline_write
 
@@ -60,8 +60,7 @@ _BOUNDS = (
 _FORGET_EPOCHS = (
     f"DELETE FROM event WHERE pipeline = ? AND number = 0 AND kind IN ({_OF_RUNS}) AND id <"
     " (SELECT id FROM event WHERE pipeline = ? AND number = ? AND epoch >= ? ORDER BY id LIMIT 1)"
-    " AND id NOT IN (SELECT max(id) FROM event WHERE pipeline = ? AND number = ? AND kind = 'TURN' AND detail LIKE ?"
-    f" GROUP BY detail ORDER BY max(id) DESC LIMIT {KEPT_TURNS})"
+    " AND id NOT IN (?, ?)"
 )
 
 S = CheckpointState
@@ -150,7 +149,10 @@ class RetentionOperations:
                 write.set_pipeline(told_from=numbers.stop)
             count = len(numbers)
             if later := _later_epoch(row, keep, limit):
-                count += write.change(_FORGET_EPOCHS, pipeline, pipeline, 0, later, pipeline, 0, HAS_TURN)
+                newest = write.rows(LAST_TURN, pipeline, "")
+                kept = newest + [row for last in newest for row in write.rows(LAST_TURN, pipeline, last["detail"])]
+                ids = [*(each["id"] for each in kept), 0, 0][:KEPT_TURNS]
+                count += write.change(_FORGET_EPOCHS, pipeline, pipeline, 0, later, *ids)
             return count
 
 

@@ -159,7 +159,7 @@ class PipelineWrite:
         It replaces a DAG that has only restored the pipeline: `_remember_restored` notes one if no other is known.
         """
         dags = {self.row["first_dag"] or run.dag_id, self.row["last_dag"] or run.dag_id}
-        if run.dag_id not in dags and len(dags) == 1:
+        if not run.is_plain and run.dag_id not in dags and len(dags) == 1:
             [found] = self.rows(_OF_DAG, self.name, *dags)
             if found["restored"] and not found["epoch"]:
                 dags.clear()

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_ft.protocol.errors import FencedError
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey, StateSizes
+from airflow_ft.protocol.model import PLAIN, AfterAbort, CheckpointState, RunKey, StateSizes
 from airflow_ft.protocol.timing import Delivered
 from airflow_ft.store.summary import FEW, NEWEST
 from tests.protocol.systems import Metered
@@ -171,6 +171,10 @@ class TestSummary:
         store.restore("other", store.pipeline("other").epoch, None, "as before", restores, "the beginning")
         store.enter_turn("other", RunKey("second", "1"), None)
         assert store.overview("other").dags == (RUN.dag_id, "second"), "a DAG that has worked on it stays"
+        store.take_epoch("third", store.register("third").epoch, {}, Worker("w").lease(), "a test")
+        store.restore("third", store.pipeline("third").epoch, None, "from the beginning", restores, "the beginning")
+        store.enter_turn("third", RunKey(f"{PLAIN}third", "1"), None)
+        assert "maintenance" in store.overview("third").dags, "if no DAG were known, all users would see it"
 
     def test_what_is_open_is_counted_also_where_it_is_much(self, scene: Scene) -> None:
         """Counted as the table says it, after whatever is done to one of many; and mended when few are left."""
