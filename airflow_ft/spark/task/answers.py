@@ -105,9 +105,9 @@ def answer_early(context: Context[DecisionLog], asked: Sequence[Request]) -> Non
                 texts.append(f"checkpoint {drain.number} has drained the state, but is not delivered yet")
                 missing.append(DRAIN)
         if request.arguments.get(SAVEPOINT):
-            saved = taken_for(store, pipeline, request.id)  # by a run that died before its answer
-            texts.append(saved or "no savepoint was taken")
-            missing += [] if saved else [SAVEPOINT]
+            text, is_there = taken_for(store, pipeline, request.id)  # by a run that died before its answer
+            texts.append(text)
+            missing += [] if is_there else [SAVEPOINT]
         store.answer(pipeline, request.id, "; ".join(texts), missing=missing)
 
 
