@@ -4,7 +4,7 @@ Airflow understands them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -59,8 +59,8 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
     """What it does for its pipeline, where one task of a DAG can do that; "": any number of them."""
     is_of_run: ClassVar[bool] = True
     """Return whether the pipeline's run has failed when this task fails."""
-    usual: ClassVar[RestartStrategy] = USUAL
-    """The default of its `retries` and `retry_delay`."""
+    usual: ClassVar[RestartStrategy | None] = USUAL
+    """The default of its `retries` and `retry_delay`; None: Airflow's."""
     unchecked: ClassVar[Sequence[str]] = ()
     """Fields that are rendered, but not checked: a wrong one is an error of another task (I3)."""
 
@@ -70,13 +70,19 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
 
     def __init__(self, *, spec: PipelineSpec, **kwargs: Any) -> None:
         check_type("spec", spec, PipelineSpec, 'Give PipelineSpec(pipeline="orders", ...).')
-        super().__init__(**(task_retries(spec, self.usual, kwargs) if self.is_of_run else {}), **kwargs)
+        super().__init__(**self.usual_retries({"spec": spec, **kwargs}), **kwargs)
         check_store(spec.store)
         self.spec = spec
         for name in self.carried():
             setattr(self, name, spec.plain(name))
         check_place(self, self.role, self.pipeline, self.suffix)
         check_pulls(self)
+
+    @classmethod
+    def usual_retries(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return its retries if `given`, its arguments and those of `default_args`, has none."""
+        spec = given.get("spec")
+        return {} if cls.usual is None or not isinstance(spec, PipelineSpec) else task_retries(spec, cls.usual, given)
 
     def carried(self) -> Iterator[str]:
         """The fields of the specification that this operator carries."""

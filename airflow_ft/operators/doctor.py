@@ -30,6 +30,7 @@ class DoctorOperator(CheckpointOperator):
     """
 
     is_of_run = False
+    usual = None
     template_fields: Sequence[str] = (
         *CheckpointOperator.template_fields,
         "sinks",

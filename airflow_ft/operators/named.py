@@ -65,6 +65,9 @@ def _partial(cls: Any, *unnamed: Any, **named: Any) -> OperatorPartial:
     if "task_id" not in named:
         raise missing_argument("task_id", f"{cls.__name__}.partial")
     made: OperatorPartial = vars(BaseOperator)["partial"].__get__(None, cls)(**named)
+    if usual_retries := getattr(cls, "usual_retries", None):
+        around = [getattr(made.kwargs[each], "default_args", {}) for each in ("dag", "task_group")]
+        made.kwargs.update(usual_retries({**around[0], **around[1], **named}))
     return made
 
 

@@ -17,6 +17,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.errors import CheckpointExpiredError
 
 _PR_SET_PDEATHSIG = 1
 _LINE_BYTES = 64 * 1024
@@ -117,8 +121,8 @@ class Driver:
             time.sleep(0.05)
         signal_group(self.pid, signal.SIGKILL)
 
-    def kill_process(self) -> None:
-        """End its process, also if others work there. Any thread."""
+    def kill_hung(self, error: CheckpointExpiredError) -> None:
+        """End its process, also if others work there. `error`: why it counts as hung. Any thread."""
         self.kill()
 
     def read(self, log: Callable[[str], None]) -> bool:

@@ -43,13 +43,15 @@ class RestoringOperations:
         position: SparkPosition,
         message: str,
         *,
+        is_open: bool = False,
         seen_requests: Collection[int] | None = None,
     ) -> None:
         """Set the base, and Spark's position of the newest published number, to `position`, clean.
 
         Condition: nothing is TRIGGERED, and nothing published is undelivered (StateConflictError), since a rewind to
         an earlier position would bring the state back. With `seen_requests` (ids of open requests that the caller has
-        read): StateConflictError if there are others, since they may need the state.
+        read): StateConflictError if there are others, since they may need the state. `is_open`: the event says that a
+        drain would have delivered more.
         """
         with pipeline_write(self._database, pipeline) as write:
             if seen_requests is not None:
@@ -59,7 +61,7 @@ class RestoringOperations:
                 EventKind.STATE_RESET,
                 f"the state after checkpoint {number} is dropped, its positions are kept in {position.location}, by"
                 f" epoch {epoch}: {message}",
-                detail={"number": number, "location": position.location},
+                detail={"number": number, "location": position.location, "open": is_open},
             )
 
     def restore(

@@ -7,7 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG, TaskGroup
 
+from airflow_ft.operators.branches import LoadBranchOperator
+from airflow_ft.operators.doctor import DoctorOperator
+from airflow_ft.operators.savepoint import StopStreamOperator
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream import StreamingPipelineOperator
 from airflow_ft.pipeline.retries import airflow_arguments
@@ -72,6 +76,28 @@ def test_a_single_step_is_retried_as_in_a_group() -> None:
         assert (task.retries, task.retry_delay) == (expected[0], timedelta(seconds=expected[1]))
     with raises(ConfigurationError, "argument_invalid", argument="restart"):
         StageOperator(task_id="stage", spec=spec(restart=FailureRate()))
+
+
+def test_a_mapped_step_is_retried_as_a_single_one() -> None:
+    strategy = FixedDelay(attempts=7, delay=timedelta(seconds=9))
+    cases: Any = (
+        ({}, {}, {}, (3, 15)),
+        ({}, {"restart": strategy}, {}, (7, 9)),
+        ({}, {"restart": strategy}, {"retries": 2}, (2, 15)),
+        ({}, {}, {"default_args": {"retries": 1}}, (1, 15)),
+        ({"dag": {"retries": 4}}, {"restart": strategy}, {}, (4, 15)),
+        ({"group": {"retry_delay": timedelta(seconds=2)}}, {}, {}, (3, 2)),
+    )
+    for around, more, given, expected in cases:
+        dag = DAG("d", schedule=None, default_args=around.get("dag", {}))
+        with dag, TaskGroup("g", default_args=around.get("group", {})):
+            loads = LoadBranchOperator.partial(task_id="load", spec=spec(**more), **given).expand(announced=[{}])
+        retries, seconds = expected
+        assert (loads.retries, loads.retry_delay) == (retries, timedelta(seconds=seconds))
+        task = loads.unmap({"announced": {}})
+        assert (task.retries, task.retry_delay) == (retries, timedelta(seconds=seconds))
+    assert StopStreamOperator.partial(task_id="stop").expand(pipeline=["a"]).retries == 0, "it is no step"
+    assert DoctorOperator(task_id="doctor", spec=spec()).retries == 0, "a finding stays"
 
 
 def test_a_stream_without_a_group_is_retried_for_weeks() -> None:

@@ -374,6 +374,7 @@ def product_over_models() -> Iterator[Running]:
             "require_batch": lambda location: RUNNING.windows.require_batch(location),
             "location_of_epoch": lambda *of: RUNNING.windows.location_of_epoch(*of),
             "write_source_positions": lambda *arguments: RUNNING.windows.write_source_positions(*arguments),
+            "has_state": lambda uri: RUNNING.windows.has_state(uri),
             "filesystem": lambda _: RUNNING.files,
         }),
         (taking, {

@@ -533,6 +533,7 @@ class ModelStore(ModelStreams):
         position: SparkPosition,
         message: str,
         *,
+        is_open: bool = False,
         seen_requests: Collection[int] | None = None,
     ) -> None:
         if seen_requests is not None and {request.id for request in self.open_requests(pipeline)} - set(seen_requests):

@@ -159,7 +159,7 @@ def an_end_that_does_not_ask_who_was_at_work_since(change: Change) -> None:
     change(cleanup, "new_epoch", lambda *of, after: new_epoch(*of))
 
 
-@defect(replace(DELETING, runs=(2, 4)), "I5", schedule=("A1:62:SLEEP",))
+@defect(replace(DELETING, runs=(2, 4)), "I5", schedule=("A1:64:SLEEP",))
 def a_late_end_deletes_numbers_of_its_successor(change: Change) -> None:
     """It sleeps when the state is dropped; what is delivered since then is not its own."""
     change(cleanup, "delete_delivered", lambda store, name, archive, _: delete_delivered(store, name, archive, 2**62))
@@ -173,12 +173,12 @@ def nothing_deleted_where_nothing_is_to_be_kept(change: Change) -> None:
 _AT_ONCE = NAMED["a drain, and all is deleted, runs at once"]
 
 
-@defect(_AT_ONCE, "I10", schedule=("A1w:1:YIELD:P2", "A1o:33:STALL", "A1:62:DIE_BEFORE"))
+@defect(_AT_ONCE, "I10", schedule=("A1w:1:YIELD:P2", "A1o:33:STALL", "A1:64:DIE_BEFORE"))
 def state_dropped_that_somebody_has_asked_to_drain(change: Change) -> None:
     """Found by the simulator: who was asked to stop before had not heard of it, and died before saying so."""
     change(stream, "is_open", lambda *_: False)
 
 
-@defect(_AT_ONCE, "I10", schedule=("A1w:1:YIELD:P2", "A1:49:YIELD:P1", "A1:64:DIE_BEFORE"))
+@defect(_AT_ONCE, "I10", schedule=("A1w:1:YIELD:P2", "A1:49:YIELD:P1", "A1:66:DIE_BEFORE"))
 def state_dropped_beside_a_request_made_meanwhile(change: Change) -> None:
     change(cleanup, "reset_state", lambda *of, seen_requests: reset_state(*of))

@@ -286,7 +286,7 @@ def a_stop_of_a_later_run_answered_by_an_earlier_one(change: Change) -> None:
     change(streams, "answer_stops", lambda context, _: answer_all(context.store))
 
 
-@defect(NAMED["a drain, and all is deleted"], "I9", schedule=("A1dq2:3:STALL", "A1:95:SLEEP", "A2o:118:STALL"))
+@defect(NAMED["a drain, and all is deleted"], "I9", schedule=("A1dq2:3:STALL", "A1:98:SLEEP", "A2o:118:STALL"))
 def a_stop_answered_without_asking_whose_turn_it_is(change: Change) -> None:
     """Found by the simulator: it slept between looking whether it may answer, and answering."""
     answer = answers.answer_stops

@@ -26,7 +26,7 @@ from airflow_ft.spark.state.draining import marked
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.locations import SparkLocation, open_location, require_batch
 from airflow_ft.spark.task import cleanup
-from airflow_ft.spark.task.answers import answer_stops
+from airflow_ft.spark.task.answers import answer_early, answer_stops, stops
 from airflow_ft.spark.task.cleanup import DELETED, NOT_DELETED, clean_up
 from airflow_ft.spark.task.stream import StreamEnd, finish_step
 from airflow_ft.store.sqlite import SqliteStore
@@ -349,3 +349,39 @@ def test_an_answer_says_that_a_drain_is_missing(stream: Stream, case: str) -> No
     answer = store.request(PIPELINE, asked)
     assert answer.missing == ((DRAIN,) if case in ("not heard", "late") else ())
     assert said in answer.outcome
+
+
+@pytest.mark.parametrize(
+    ("case", "is_late"),
+    [("a retry", True), ("with new rows", True), ("the next run", True), ("no state", False), ("cleared", False)],
+)
+def test_a_drain_misses_state_deleted_before_it(stream: Stream, case: str, is_late: bool) -> None:
+    """The first try deletes the state, and dies before its answer. Only the second try hears of the drain."""
+    stream.run()
+    if case == "no state":
+        rmtree(local_path(stream.base.location) / "state")
+    store, over = stream.store, (SimpleNamespace(names=()), DELETE, lambda _: None, WalArchive(str(stream.root)))
+    store.enter_turn(PIPELINE, RUN, None)
+    first = store.ask(PIPELINE, RequestKind.STOP, {}, "ada")
+    context = Context(store, PIPELINE, RUN, NotImplemented, Worker("dag/stream"), lease_seconds=0.1)
+    finish_step(context, over, StreamEnd(stream.epoch))
+    assert stream.base.batch == -1
+    if case == "cleared":
+        store.enter_turn(PIPELINE, RUN, None)
+    drain = store.ask(PIPELINE, RequestKind.STOP, {DRAIN: True}, "eve")
+    if case == "the next run":
+        context = replace(context, run=replace(RUN, run_id="next"))
+        store.enter_turn(PIPELINE, context.run, None)
+        answer_early(context, stops(store, PIPELINE))
+    else:
+        store.enter_turn(PIPELINE, RUN, None)
+        if case == "with new rows":
+            stream.run(first=4, location="3-2", drains=True)
+        else:
+            with new_epoch(store, PIPELINE, Worker("dag/stream", 2), "the next try", 0.1) as (stream.epoch, _):
+                store.begin_stage(PIPELINE, stream.epoch, RUN)
+                store.end_stage(PIPELINE, stream.epoch, RUN, None, complete=False)
+        answer_stops(context, finish_step(context, over, StreamEnd(stream.epoch, "the job has no state"))[1])
+    answer = store.request(PIPELINE, drain)
+    assert answer.missing == ((DRAIN,) if is_late else ())
+    assert ("deleted before the request" in answer.outcome) is is_late and store.request(PIPELINE, first).missing == ()

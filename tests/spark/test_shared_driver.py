@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import ConfigurationError, RestartsExhaustedError, StageError
+from airflow_ft.protocol.errors import (
+    CheckpointExpiredError,
+    ConfigurationError,
+    RestartsExhaustedError,
+    StageError,
+)
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.restart import FixedDelay
 from airflow_ft.spark.private import private_folder
@@ -119,6 +124,34 @@ def test_the_only_stream_of_a_driver_counts_its_death(world: World) -> None:
         one = world.start("dies", folder)
         assert _waited(one)[0] == 3
         assert world.group.error_of(one) is None
+
+
+HUNG = CheckpointExpiredError("of it.", pipeline="deaf", checkpoint=7, remedy="Look in the job.", timeout=9.0)
+
+
+def test_the_reason_of_a_hung_driver_reaches_all_its_streams(world: World) -> None:
+    """Which job hangs is unknown, since all have one Python process: the group counts it."""
+    for last in (False, True):
+        with private_folder() as a, private_folder() as b:
+            deaf, other = world.start("deaf", a), world.start("other", b)
+            deaf.kill_hung(HUNG)
+            assert _waited(deaf)[0] < 0 and _waited(other)[0] < 0
+            for stream in (deaf, other):
+                error = rebuild_error(world.group.error_of(stream) or {})
+                assert (error.pipeline, error.checkpoint) == (stream.pipeline, 0), "it is not a checkpoint of both"
+                assert isinstance(error, RestartsExhaustedError if last else StageError)
+                assert (error.fields["reason"], error.fields["timeout"]) == ("checkpoint_expired", 9.0)
+                assert "hung" in error.what and "checkpoint 7 of deaf" in error.what and HUNG.remedy in error.remedy
+
+
+def test_the_only_stream_that_hung_gets_its_own_error(world: World) -> None:
+    with private_folder() as folder:
+        deaf = world.start("deaf", folder)
+        deaf.kill_hung(HUNG)
+        assert _waited(deaf)[0] < 0
+        error = rebuild_error(world.group.error_of(deaf) or {})
+        assert isinstance(error, CheckpointExpiredError)
+        assert (error.code, error.checkpoint, error.what) == (HUNG.code, 7, HUNG.what)
 
 
 def test_a_process_id_given_again_brings_no_old_errors(world: World, tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ class FakeDriver:
     def kill(self) -> None:
         self.ended.set()
 
-    kill_process = kill
+    def kill_hung(self, error: AirflowFtError) -> None:
+        self.kill()
 
 
 def context(world: World, **changes: Any) -> Context:

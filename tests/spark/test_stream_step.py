@@ -29,6 +29,7 @@ from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.restart import FixedDelay, NoRestart
 from airflow_ft.protocol.steps import recover_step
 from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.savepoints.metadata import Savepoint, write_metadata
 from airflow_ft.spark.savepoints.stopping import DRAIN, SAVEPOINT
 from airflow_ft.spark.task import answers, stream
 from airflow_ft.spark.task.answers import answer_stops
@@ -171,18 +172,24 @@ def test_a_stop_is_heard_from_the_turn_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert (request.outcome, request.missing) == ((said, (SAVEPOINT,)) if is_early else ("", ()))
 
 
-def test_an_early_answer_names_the_savepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run before took it, and died before its answer."""
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_early_answer_names_the_savepoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
+    """The run before took it, and died before its answer. It may have been deleted since."""
     ending = Ending(World(tmp_path), monkeypatch)
-    store = ending.world.store
+    store, uri = ending.world.store, (tmp_path / "s").as_uri()
     store.register(PIPELINE)
+    if is_there:
+        (tmp_path / "s").mkdir()
+        taken = Savepoint("1", PIPELINE, store.installation, 1, 0, store.now(), "ada", {}, (), "", False, {}, {}, {})
+        write_metadata(uri, taken)
     asked = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: "/there", DRAIN: True}, "a test")
-    store.note_savepoint(PIPELINE, 1, "in /there/s: a test", {"uri": "/there/s", "request": asked})
+    store.note_savepoint(PIPELINE, 1, f"in {uri}: a test", {"uri": uri, "request": asked})
     recover_step(ending.run, again=True)
     ending.step()
     request = store.request(PIPELINE, asked)
-    assert request.outcome == "nothing was running; nothing was drained; savepoint of checkpoint 1: /there/s"
-    assert request.missing == (), "there is no state to drain"
+    said = f"savepoint of checkpoint 1: {uri}" if is_there else f"the savepoint in {uri} cannot be read: "
+    assert request.outcome.startswith(f"nothing was running; nothing was drained; {said}")
+    assert request.missing == (() if is_there else (SAVEPOINT,)), "there is no state to drain"
 
 
 def test_an_early_answer_says_that_a_drain_is_not_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

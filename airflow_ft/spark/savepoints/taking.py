@@ -19,7 +19,13 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, TransientError, WalCorruptError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    StorageUnavailableError,
+    TransientError,
+    WalCorruptError,
+)
 from airflow_ft.protocol.lookup import confirmed_position, is_replaced, require_moved
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, Savepoint, files_of, read_metadata, write_metadata
@@ -67,12 +73,19 @@ def take_once(
     return take(store, pipeline, folder, by, request=request)
 
 
-def taken_for(store: DecisionLog, pipeline: str, request: int) -> str:
-    """Return where the savepoint is that was taken for a request, for people; "": there is none."""
+def taken_for(store: DecisionLog, pipeline: str, request: int) -> tuple[str, bool]:
+    """Return where the savepoint is that was taken for a request, for people, and whether there is one."""
+    problem = ""
     for event in store.events(pipeline, limit=_EVENTS):
         if event.kind == EventKind.SAVEPOINT and event.detail.get(_REQUEST) == request:
-            return f"savepoint of checkpoint {event.number}: {event.detail['uri']}"
-    return ""
+            uri = event.detail["uri"]
+            try:
+                read_metadata(uri)
+            except (AirflowFtError, OSError) as error:  # deleted since, or its storage is away
+                problem = problem or f"the savepoint in {uri} cannot be read: {error}"
+            else:
+                return f"savepoint of checkpoint {event.number}: {uri}", True
+    return problem or "no savepoint was taken", False
 
 
 def take(

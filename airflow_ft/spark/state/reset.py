@@ -25,6 +25,7 @@ from airflow_ft.protocol.model import Checkpoint, CheckpointState, SparkPosition
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.draining import drain_of
+from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.location_files import copy_source_notes, keep
 from airflow_ft.spark.state.locations import (
     INCARNATION_FILE,
@@ -102,7 +103,8 @@ def reset_state(
     write_source_positions(filesystem(root), old, new)
     new.sync({})
     position = new.position(_BEFORE_THE_FIRST)
-    store.reset_state(pipeline, epoch, position, why, seen_requests=seen_requests)
+    is_open = has_state(old.uri) and drain_of(store, pipeline) is None
+    store.reset_state(pipeline, epoch, position, why, is_open=is_open, seen_requests=seen_requests)
     return position
 
 

@@ -62,3 +62,13 @@ class HungDriver:
             " wal_root is slow, raise CheckpointConfig.timeout.",
             timeout=self.timeout,
         )
+
+
+def of_group(error: CheckpointExpiredError) -> CheckpointExpiredError:
+    """Return the error of all streams in one driver that hung. Which of their jobs hangs is unknown."""
+    return CheckpointExpiredError(
+        f"the driver of the group hung, so it was killed: checkpoint {error.checkpoint} of {error.pipeline} was neither"
+        f" staged nor aborted long after CheckpointConfig.timeout ({error.fields['timeout']:g} s).",
+        remedy=f"{error.remedy} The job of any stream of the group may be the cause.",
+        **error.fields,
+    )

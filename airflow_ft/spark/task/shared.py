@@ -22,7 +22,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from airflow_ft.clients.buckets import is_bucket
-from airflow_ft.protocol.errors import StageError, TransientError
+from airflow_ft.protocol.errors import CheckpointExpiredError, StageError, TransientError
 from airflow_ft.protocol.restart import ExponentialDelay, RestartStrategy, given_up, wait_after
 from airflow_ft.spark.attribution import unmarked, working_for
 from airflow_ft.spark.private import PROPERTIES, private_folder, write
@@ -46,6 +46,7 @@ from airflow_ft.spark.session.submit import (
     write_main,
     write_program,
 )
+from airflow_ft.spark.task.hung import of_group
 from airflow_ft.spark.task.story import Story
 from airflow_ft.spark.task.symptoms import Symptoms, driver_died
 
@@ -74,6 +75,7 @@ class SharedStream(Driver):
         self._lines: queue.SimpleQueue[str | int] = queue.SimpleQueue()  # at last the exit code
         self._room, self._left = threading.Semaphore(LINES), False
         self._over = threading.Event()
+        self.hung: CheckpointExpiredError | None = None
 
     def kill(self, grace: float = TERM_SECONDS) -> None:
         """End the stream at once; if it does not end within `KILL_SECONDS`, the whole driver. Waits for `grace`."""
@@ -85,8 +87,9 @@ class SharedStream(Driver):
             threading.Thread(target=self._require_end, name="kill-stream", daemon=True).start()
         self._over.wait(grace)
 
-    def kill_process(self) -> None:
+    def kill_hung(self, error: CheckpointExpiredError) -> None:
         """End the whole driver. No stream is blamed: which one keeps it from running is unknown."""
+        self.hung = error
         self.process.kill()
 
     def wait(self, log: Callable[[str], None], result: Path) -> int:
@@ -297,8 +300,12 @@ class SharedDriver:
             failed = [each.pipeline for each in streams if _has_failed(each.folder)]
             blamed = self._blamed.setdefault(process, [])
             blamed.extend(failed)
-            if not blamed and len(streams) > 1 and not self._closed:
-                error = self._counted(error or driver_died("the driver of the group", code, self.symptoms, _REMEDY))
+            hung = next((each.hung for each in streams if each.hung), None)
+            if not blamed and not self._closed:
+                if hung and not error:
+                    error = describe_error(hung if len(streams) == 1 else of_group(hung))
+                if len(streams) > 1:
+                    error = self._counted(error or driver_died("the driver of the group", code, self.symptoms, _REMEDY))
             if error:
                 self._errors[process] = error
             self._streams = [each for each in self._streams if each not in streams]

@@ -190,7 +190,7 @@ def stage(
             stopped = watch.driver is not None and watch.driver.killed
             found = error
             if hung.error is not None and shared is None and not isinstance(error, FencedError):
-                found = hung.error  # in a group, which stream hangs is unknown: the group counts it
+                found = hung.error  # `shared` has made its own of it
             give_up(context, epoch, found, AbortReason.STOPPED if stopped and found is error else found.abort_reason)
             if beside:
                 beside.check()  # refused rows end the driver: they are the reason, not its end
@@ -256,8 +256,9 @@ class _Watch:
             except Exception as error:
                 logger.warning("stopping the Spark driver: %s", error)
                 if self.driver is not None:
-                    if error is self._hung.error:
-                        self.driver.kill_process()
+                    hung = self._hung.error
+                    if hung is not None and error is hung:
+                        self.driver.kill_hung(hung)
                     else:
                         self.driver.kill()
                     return
