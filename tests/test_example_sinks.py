@@ -21,7 +21,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from packaging.version import Version
 
+from airflow_ft import __version__
 from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.verify import Delivered
@@ -78,6 +80,11 @@ def test_it_is_short(kind: str) -> None:
     said = dict(zip(KINDS, re.findall(r"about\s+(\d+)\s+lines", PAGE), strict=True))
     code = "".join(file.read_text() for file in (DISTRIBUTION / f"{kind}_for_airflow").glob("*.py"))
     assert abs(sum(bool(line.strip()) for line in code.splitlines()) - int(said[kind])) <= 10
+
+
+def test_they_allow_the_present_version() -> None:
+    [(oldest, newer)] = re.findall(r"airflow-ft>=([\d.]+),<([\d.]+)", (DISTRIBUTION / "pyproject.toml").read_text())
+    assert Version(oldest) <= Version(__version__) < Version(newer)
 
 
 def test_the_page_quotes_the_files() -> None:
