@@ -23,7 +23,7 @@ EXAMPLES = [
     pytest.param(code, id=f"{name}-{position}")
     for name, text in TEXT.items()
     for position, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL), 1)
-    if not re.match(r"# \S+\.py\n", code)  # a file of a distribution that its own test installs (`written_sink`)
+    if not re.match(r"# \S+\.py\n", code)  # a part of an example, which a test of its own installs (`example_sinks`)
 ]
 
 

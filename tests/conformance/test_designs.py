@@ -14,7 +14,7 @@ import pytest
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Upserts, Values
-from tests import written_sink
+from tests import example_sinks
 from tests.conformance import designs
 from tests.conformance.designs import journal
 from tests.conformance.test_sqlite import PLANTED
@@ -34,9 +34,9 @@ def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.syspath_prepend(str(site))
         paths = [str(site), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-        written_sink.forget()
+        example_sinks.forget()
         yield
-    written_sink.forget()
+    example_sinks.forget()
 
 
 class File(Target):

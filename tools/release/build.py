@@ -29,6 +29,8 @@ INSTALLED_AS = {
 """Folder of the repository -> where it is installed; setup.py and setup.cfg say the same to setuptools."""
 BESIDE = {"LICENSE", "CHANGELOG.md", "README.md", "MANIFEST.in", "pyproject.toml", "setup.cfg", "setup.py"}
 """What the source archive holds beside these folders, of what is committed."""
+EXAMPLES = "examples/"
+"""Only the source archive has these."""
 
 
 def build(out: Path, *, root: Path = ROOT, commit: str = "HEAD") -> list[Path]:
@@ -76,7 +78,7 @@ def unexpected(built: Iterable[Path], *, root: Path = ROOT, commit: str = "HEAD"
             with tarfile.open(file) as archive:
                 names = {member.name.partition("/")[2] for member in archive if member.isfile()}
             found = {name for name in names if not name.startswith("airflow_ft.egg-info/") and name != "PKG-INFO"}
-            allowed = needed = shipped | BESIDE
+            allowed = needed = shipped | BESIDE | {file for file in tracked if file.startswith(EXAMPLES)}
         problems += [f"{file.name} holds {name}, which does not belong there" for name in sorted(found - allowed)]
         problems += [f"{file.name} lacks {name}" for name in sorted(needed - names)]
     return problems

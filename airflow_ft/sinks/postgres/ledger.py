@@ -191,7 +191,7 @@ class Ledger(SqlLedger):
                 raise SinkAccessError(
                     f"{name} is not an ordinary table, so it cannot be the ledger.",
                     code="ledger_unfit",
-                    remedy=f"Rename it, or set ledger_schema= to another schema. {_MADE}",
+                    remedy=f"Rename it. Or, before the first delivery, set another ledger_schema=. {_MADE}",
                     table=name,
                 )
             if persistence != "p":
@@ -209,7 +209,7 @@ class Ledger(SqlLedger):
                 raise SinkAccessError(
                     f"table {name} is not as the sink creates it: {what}.",
                     code="ledger_unfit",
-                    remedy=f"Restore the table as it was, or set ledger_schema= to another schema. {_MADE}",
+                    remedy=f"Restore the table. Or, before the first delivery, set another ledger_schema=. {_MADE}",
                     table=name,
                     wrong=wrong[0] if wrong else "key",
                 )

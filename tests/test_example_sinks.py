@@ -1,4 +1,4 @@
-"""The sinks of docs/writing-a-sink.md keep what the protocol demands; the kit notices what their authors get wrong."""
+"""The sinks of examples/sinks keep what the protocol demands; the kit notices what their authors get wrong."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from contextlib import closing
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from packaging.version import Version
 
+from airflow_ft import __version__
 from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.verify import Delivered
@@ -31,14 +34,16 @@ from airflow_ft.testing import ParticipantConformance
 from airflow_ft.testing.upserts import deliver, holds, table_of, upserts_of
 from airflow_ft.testing.world import World
 from airflow_ft.wal import open_wal
-from tests import written_sink
+from tests import example_sinks
 from tests.disks import in_memory
+from tests.example_defects import DEFECTS, Defect
+from tests.example_sinks import DISTRIBUTION, KINDS
+from tests.test_docs import TEXT
 from tests.tiers import CALLS, content_number
-from tests.written_defects import DEFECTS, Defect
-from tests.written_sink import KINDS
 
+PAGE = TEXT["docs/writing-a-sink.md"]
 TARGETS = {"shelf": "ShelfFile", "drawer": "DrawerFile", "binder": "BinderFolder"}
-"""By kind, the class in the page's test that gives the kit a target."""
+"""By kind, the class in its test that gives the kit a target."""
 NO_KEY = "names no table (with a|whose) key"
 SKIPPED = {
     "shelf": NO_KEY,
@@ -57,10 +62,10 @@ ParticipantConformance.patience = 0.5
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the installed distribution, and the page's files in `source` beside it."""
+    """A folder with the installed distribution, and its source in `source` beside it."""
     folder = tmp_path_factory.mktemp("shelf")
-    written_sink.write(folder / "source")
-    written_sink.install(folder / "source", folder / "site")
+    example_sinks.copy(folder / "source")
+    example_sinks.install(folder / "source", folder / "site")
     return folder / "site"
 
 
@@ -72,9 +77,22 @@ def on_the_path(site: Path) -> dict[str, str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_short(kind: str) -> None:
     """As the page says."""
-    said = dict(zip(KINDS, re.findall(r"about\s+(\d+)\s+lines", written_sink.PAGE), strict=True))
-    code = "".join(text for name, text in written_sink.files().items() if name.startswith(f"{kind}_for_airflow/"))
+    said = dict(zip(KINDS, re.findall(r"about\s+(\d+)\s+lines", PAGE), strict=True))
+    code = "".join(file.read_text() for file in (DISTRIBUTION / f"{kind}_for_airflow").glob("*.py"))
     assert abs(sum(bool(line.strip()) for line in code.splitlines()) - int(said[kind])) <= 10
+
+
+def test_they_allow_the_present_version() -> None:
+    [(oldest, newer)] = re.findall(r"airflow-ft>=([\d.]+),<([\d.]+)", (DISTRIBUTION / "pyproject.toml").read_text())
+    assert Version(oldest) <= Version(__version__) < Version(newer)
+
+
+def test_the_page_quotes_the_files() -> None:
+    quoted = re.findall(r"```(?:python|toml)\n# (\S+\.(?:py|toml))\n(.*?)```", PAGE, re.DOTALL)
+    assert {name for name, _ in quoted} == {"pyproject.toml", *(f"{kind}_for_airflow/sink.py" for kind in KINDS)}
+    for name, code in quoted:
+        text = (DISTRIBUTION / name).read_text()
+        assert code in text or indent(code, "    ") in text, name
 
 
 @pytest.mark.slow
@@ -104,17 +122,17 @@ def shelf(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     shutil.copytree(installed, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.syspath_prepend(str(copy))
     monkeypatch.setenv("PYTHONPATH", on_the_path(copy)["PYTHONPATH"])
-    written_sink.forget()
+    example_sinks.forget()
     yield copy
-    written_sink.forget()
+    example_sinks.forget()
 
 
 def world_of(kind: str, folder: Path) -> World:
-    """Return a pipeline that delivers into the target of the page's test."""
+    """Return a pipeline that delivers into the target of the sink's test."""
     folder.mkdir()
     kit = f"tests/test_{kind}.py"
     names: dict[str, Any] = {"__name__": f"test_{kind}"}
-    exec(compile(written_sink.files()[kit], kit, "exec"), names)
+    exec(compile((DISTRIBUTION / kit).read_text(), kit, "exec"), names)
     return World(names[TARGETS[kind]](folder), folder)
 
 
@@ -136,7 +154,7 @@ def test_a_defect_is_noticed(name: str, shelf: Path, tmp_path: Path) -> None:
     compile(text, str(module), "exec")
     module.write_text(text)
     shutil.rmtree(module.parent / "__pycache__", ignore_errors=True)
-    written_sink.forget()
+    example_sinks.forget()
     with pytest.raises((Exception, pytest.fail.Exception)) as caught:
         play(defect, tmp_path / "with the defect")
     assert not isinstance(caught.value, NameError | ImportError | TypeError | AttributeError), (
@@ -369,7 +387,7 @@ def test_files_come_into_the_sinks_through_a_whole_pipeline(installed: Path, tmp
 
 
 def test_a_dag_is_parsed_without_what_runs_in_tasks(shelf: Path) -> None:
-    assert system("shelf").part("lineage") is None, "the page leaves it out"
+    assert system("shelf").part("lineage") is None, "the example leaves it out"
     packages = ", ".join(f"{kind}_for_airflow" for kind in KINDS)
     heavy = {"pyarrow", "sqlite3", *(f"{kind}_for_airflow.sink" for kind in KINDS)}
     program = f"import sys, {packages}; print(sorted({heavy} & {{*sys.modules}}))"

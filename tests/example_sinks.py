@@ -1,8 +1,8 @@
-"""The sinks that docs/writing-a-sink.md writes out, taken from the page and installed as its reader would."""
+"""The sinks of examples/sinks, installed as a reader of docs/writing-a-sink.md would."""
 
 from __future__ import annotations
 
-import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,22 +10,14 @@ from pathlib import Path
 from airflow_ft.sinks import registry
 from airflow_ft.testing import nursery
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "writing-a-sink.md").read_text()
+DISTRIBUTION = Path(__file__).resolve().parents[1] / "examples" / "sinks"
 KINDS = ("shelf", "drawer", "binder")
 PACKAGES = tuple(f"{kind}_for_airflow" for kind in KINDS)
 
 
-def files() -> dict[str, str]:
-    """The files of the page's distribution: blocks of code whose first line names them."""
-    return dict(re.findall(r"```(?:python|toml)\n# (\S+\.(?:py|toml))\n(.*?)```", PAGE, re.DOTALL))
-
-
-def write(folder: Path) -> None:
-    """The distribution, as the page has it."""
-    for name, text in files().items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+def copy(folder: Path) -> None:
+    """The distribution, without what its use has left there."""
+    shutil.copytree(DISTRIBUTION, folder, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info", ".*"))
 
 
 def install(source: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Mistakes that authors of sinks make, as changes of the sinks of docs/writing-a-sink.md."""
+"""Mistakes that authors of sinks make, as changes of the sinks of examples/sinks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Defect:
-    """A change of the page's text, and the case of the kit that notices it."""
+    """A change of the sink's text, and the case of the kit that notices it."""
 
     case: str
     changes: Sequence[tuple[str, str]]
