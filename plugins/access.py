@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 NEWEST = 15
 """Newest checkpoints that name a pipeline's DAGs, so a deleted or renamed DAG does not hide it for ever."""
+FURTHER = 1_000
+"""Newest checkpoints that do, if programs have made the newest."""
 UNSEEN_RUN = RunKey("another DAG", "a run")
 """Placeholder for a run of a DAG that the user may not see."""
 HIDDEN = "Hidden: this belongs to a DAG that you may not see."
@@ -190,11 +192,13 @@ class _WithGone(frozenset[str]):
 
 
 def dags_of(store: OverviewOperations, pipeline: str) -> frozenset[str]:
-    """The DAGs that have made its newest checkpoints. If no DAG has: those that are known of the pipeline,
-    or of the one that was renamed to it. KeyError: there is no such pipeline.
+    """The DAGs that have made its newest checkpoints. If programs have made these: of more checkpoints. If there are
+    none: its known DAGs, or those of the pipeline that was renamed to it. KeyError: there is no such pipeline.
     """
-    origins = store.origins(pipeline, NEWEST)
-    return of_dags(each.dag_id for each in origins) or of_dags(store.overview(pipeline).dags)
+    for newest in (NEWEST, FURTHER):
+        if found := of_dags(each.dag_id for each in store.origins(pipeline, newest)):
+            return found
+    return of_dags(store.overview(pipeline).dags)
 
 
 def of_dags(made_by: Iterable[str]) -> frozenset[str]:

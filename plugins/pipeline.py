@@ -202,13 +202,14 @@ def job(name: str, user: GetUserDep) -> answers.Job:
         made_with = next((each for each in newest if each.spec), None)
         read = next((each for each in newest if each.positions and each.segment), None)  # not of a failed try
         spec = _readable(_spec(store, made_with.spec), user, dags) if made_with else {}
+        confirmed = store.latest_confirmed(name)
         usual = defaults()
         return {
             "checkpoint": made_with.number if made_with else 0,
             "spec": spec,
             "defaults": sorted(name for name, value in spec.items() if name in usual and value == usual[name]),
             "settings": settings_of(spec) if spec else [],
-            "confirmed": _positions(store.latest_confirmed(name)),
+            "confirmed": _positions(confirmed and visible_part(confirmed, visible)),
             "read": _positions(read),
         }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
@@ -15,7 +14,16 @@ from airflow_ft.operators.savepoint import A_PLACE, flag, savepoint_params
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.names import ACTIONS, READING, check_action, check_actions
 from airflow_ft.pipeline.runs import run_of
-from airflow_ft.protocol.arguments import check_place, check_seconds, check_text, check_texts, is_template, truth
+from airflow_ft.protocol.arguments import (
+    check_place,
+    check_seconds,
+    check_text,
+    check_texts,
+    is_template,
+    shown,
+    truth,
+    wrong,
+)
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import FromSavepoint
 
@@ -193,7 +201,7 @@ class MaintenanceOperator(ActingOperator):
 def _is_below(place: str, folder: str) -> bool:
     from airflow_ft.wal.filesystem import filesystem
 
-    of, root = (unquote(filesystem(each).uri(each)).rstrip("/") + "/" for each in (place, folder))
+    of, root = (filesystem(each).uri(each).rstrip("/") + "/" for each in (place, folder))
     return of.startswith(root) and ".." not in of.split("/")
 
 
@@ -218,6 +226,8 @@ def maintenance_dag(
     chosen = check_actions(actions)
     check_texts("folders", folders)
     for each in folders:
+        if is_template(each) or not each.strip():
+            raise wrong("folders", shown(each), "Give the folder itself: Airflow renders no Jinja there.")
         check_place("folders", each)
     arguments: dict[str, Any] = {"schedule": None, "catchup": False, "tags": ["airflow-ft"], **dag_arguments}
     params = ParamsDict(_params(chosen))
@@ -287,7 +297,8 @@ def _params(actions: Sequence[str]) -> dict[str, Any]:
             type=["string", "null"],
             pattern=A_PLACE,
             title="Folder for the savepoint",
-            description="For savepoint, and for a stop or drain with a savepoint. Empty: [airflow_ft] savepoint_dir.",
+            description="For savepoint, and for a stop or drain with a savepoint. Empty: [airflow_ft] savepoint_dir."
+            " Other folders must lie below it, or below a folder that the DAG's author allows.",
         ),
         **savepoint_params(),
     }

@@ -534,6 +534,7 @@ def test_a_savepoint_is_taken_restored_and_deleted(scene: Scene, tmp_path: Path)
         ("savepoint", {"folder": "{}/savepoints/../orders"}),
         ("savepoint", {"folder": "file://{}/savepoints/%2e%2e/orders"}),
         ("savepoint", {"folder": "{}/savepoints-of-others"}),
+        ("savepoint", {"folder": "s3://c@bucket/%73avepoints/x"}),
         ("stop_with_savepoint", {"folder": "/mnt/shared"}),
         ("restore", {"savepoint": "/mnt/shared/savepoint-orders-1"}),
         ("dispose", {"savepoint": "file:///mnt/shared/savepoint-orders-1"}),
@@ -542,10 +543,11 @@ def test_a_savepoint_is_taken_restored_and_deleted(scene: Scene, tmp_path: Path)
 def test_a_form_names_no_place_outside_of_its_folders(
     scene: Scene, tmp_path: Path, action: str, place: dict[str, str]
 ) -> None:
-    """Whoever may trigger the DAG could copy the values of state to where he may read them."""
+    """Users of the form could copy the values of state to where they may read them."""
+    dag = maintenance_dag(folders=["s3://c@bucket/savepoints"])
     given = {name: value.format(tmp_path) for name, value in place.items()}
     with raises(AirflowFailException, "action_refused", place=next(iter(given.values()))):
-        trigger(action, **given)
+        trigger(action, dag=dag, **given)
     [other] = given.values()
     task = MaintenanceOperator(task_id="t", pipeline=PIPELINE, action="doctor", savepoint_dir=other)
     task._refuse_places()  # the author's own
