@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -24,7 +25,7 @@ from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import store_url
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.failure import Failure
-from airflow_ft.protocol.model import PLAIN, RunKey
+from airflow_ft.protocol.model import PLAIN, Checkpoint, RunKey
 from airflow_ft.protocol.overview import Overview
 from airflow_ft.store import open_store
 from airflow_ft.store.url import parse_url
@@ -39,8 +40,11 @@ if TYPE_CHECKING:
 
 NEWEST = 15
 """Newest checkpoints that name a pipeline's DAGs, so a deleted or renamed DAG does not hide it for ever."""
+FURTHER = 1_000
+"""Newest checkpoints that do, if programs have made the newest."""
 UNSEEN_RUN = RunKey("another DAG", "a run")
 """Placeholder for a run of a DAG that the user may not see."""
+HIDDEN = "Hidden: this belongs to a DAG that you may not see."
 AT_ONCE = 8
 """Requests that ask the decision log; more than ever read files in one (`handles`)."""
 OPENED_EACH = 60.0
@@ -188,11 +192,13 @@ class _WithGone(frozenset[str]):
 
 
 def dags_of(store: OverviewOperations, pipeline: str) -> frozenset[str]:
-    """The DAGs that have made its newest checkpoints; before there are any, those of the pipeline that was renamed to
-    it. KeyError: there is no such pipeline.
+    """The DAGs that have made its newest checkpoints. If programs have made these: of more checkpoints. If there are
+    none: its known DAGs, or those of the pipeline that was renamed to it. KeyError: there is no such pipeline.
     """
-    origins = store.origins(pipeline, NEWEST)
-    return of_dags([each.dag_id for each in origins] or store.overview(pipeline).dags)
+    for newest in (NEWEST, FURTHER):
+        if found := of_dags(each.dag_id for each in store.origins(pipeline, newest)):
+            return found
+    return of_dags(store.overview(pipeline).dags)
 
 
 def of_dags(made_by: Iterable[str]) -> frozenset[str]:
@@ -203,6 +209,19 @@ def of_dags(made_by: Iterable[str]) -> frozenset[str]:
 def shown(run: RunKey | None, visible: frozenset[str]) -> RunKey | None:
     """None: of a DAG that the user may not see, which was the pipeline's long ago, say."""
     return run if run is not None and (run.is_plain or run.dag_id in visible) else None
+
+
+def visible_part(checkpoint: Checkpoint, visible: frozenset[str]) -> Checkpoint:
+    """Return it without its run and what may quote rows or name places, if the user may not see its DAG."""
+    if shown(checkpoint.run, visible) == checkpoint.run:
+        return checkpoint
+    votes = {
+        name: replace(vote, notes={}, problem=None, proof=vote.proof and replace(vote.proof, detail={}))
+        for name, vote in checkpoint.votes.items()
+    }
+    segment = checkpoint.segment and replace(checkpoint.segment, location="")
+    message = checkpoint.message and HIDDEN
+    return replace(checkpoint, run=None, message=message, votes=votes, segment=segment, position=None, positions={})
 
 
 def judged_now(found: Sequence[Overview], visible: frozenset[str]) -> list[Overview]:

@@ -26,7 +26,19 @@ from airflow_ft.store.database import LARGEST
 
 from . import answers
 from . import checkpoint as views
-from .access import NEWEST, at_work, configured, judged_now, may_read_code, of_dags, seen, shown, visible_dags
+from .access import (
+    HIDDEN,
+    NEWEST,
+    at_work,
+    configured,
+    judged_now,
+    may_read_code,
+    of_dags,
+    seen,
+    shown,
+    visible_dags,
+    visible_part,
+)
 from .actions import offered
 from .configuration import settings_of
 from .refused import RefusedError
@@ -134,12 +146,10 @@ def checkpoint(name: str, number: Number, user: GetUserDep) -> answers.Checkpoin
     visible = visible_dags(user)
     with seen(name, visible) as (store, _), configured():
         found = _one(store, name, number)
-        visible_checkpoint = replace(found, run=shown(found.run, visible))
+        visible_checkpoint = visible_part(found, visible)
         events = list(reversed(store.events(name, number)))
         if visible_checkpoint.run != found.run:  # the messages name it
-            events = [
-                replace(each, message="Hidden: this event belongs to a DAG that you may not see.") for each in events
-            ]
+            events = [replace(each, message=HIDDEN) for each in events]
         return views.whole(
             visible_checkpoint,
             events,
@@ -192,19 +202,20 @@ def job(name: str, user: GetUserDep) -> answers.Job:
         made_with = next((each for each in newest if each.spec), None)
         read = next((each for each in newest if each.positions and each.segment), None)  # not of a failed try
         spec = _readable(_spec(store, made_with.spec), user, dags) if made_with else {}
+        confirmed = store.latest_confirmed(name)
         usual = defaults()
         return {
             "checkpoint": made_with.number if made_with else 0,
             "spec": spec,
             "defaults": sorted(name for name, value in spec.items() if name in usual and value == usual[name]),
             "settings": settings_of(spec) if spec else [],
-            "confirmed": _positions(store.latest_confirmed(name)),
+            "confirmed": _positions(confirmed and visible_part(confirmed, visible)),
             "read": _positions(read),
         }
 
 
 def _listed(found: Sequence[Checkpoint], visible: frozenset[str]) -> list[answers.CheckpointListed]:
-    return [views.listed(replace(each, run=shown(each.run, visible))) for each in found]
+    return [views.listed(visible_part(each, visible)) for each in found]
 
 
 def _opened(

@@ -11,9 +11,19 @@ from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_ft.operators.acting import ActingOperator, check_number_given, number_of
 from airflow_ft.operators.savepoint import A_PLACE, flag, savepoint_params
+from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.names import ACTIONS, READING, check_action, check_actions
 from airflow_ft.pipeline.runs import run_of
-from airflow_ft.protocol.arguments import check_place, check_seconds, check_text, is_template, truth
+from airflow_ft.protocol.arguments import (
+    check_place,
+    check_seconds,
+    check_text,
+    check_texts,
+    is_template,
+    shown,
+    truth,
+    wrong,
+)
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import FromSavepoint
 
@@ -105,6 +115,8 @@ class MaintenanceOperator(ActingOperator):
         self.halt_reason = halt_reason
         self.form: tuple[str, ...] = ()
         """Return the parameters of the trigger form, if the task takes all of its input from there."""
+        self.folders: tuple[str, ...] = ()
+        """Return the folders, besides `[airflow_ft] savepoint_dir`, below which a form may name savepoints."""
 
     def asked(self, context: Context) -> Asked:
         """Return the requested action; StateConflictError in a later try of one that must not be repeated."""
@@ -122,7 +134,7 @@ class MaintenanceOperator(ActingOperator):
                 action=action,
                 try_number=tries,
             )
-        return Asked(
+        asked = Asked(
             action,
             self.pipeline,
             run_of(context),
@@ -136,6 +148,8 @@ class MaintenanceOperator(ActingOperator):
             wait=self.wait,
             reason=self.reason.strip(),
         )
+        self._refuse_places()
+        return asked
 
     def _refuse_unknown(self, context: Context) -> None:
         """Raise ConfigurationError for a parameter that the form lacks: Airflow ignores undeclared ones."""
@@ -153,6 +167,24 @@ class MaintenanceOperator(ActingOperator):
             close=close[0] if close else "",
         )
 
+    def _refuse_places(self) -> None:
+        """Raise ConfigurationError for other places of savepoints: users of the form could copy state to them."""
+        if not self.form:
+            return
+        savepoint = FromSavepoint.of(self.savepoint)
+        places = [self.savepoint_dir, savepoint.path if savepoint and not savepoint.is_beginning else ""]
+        allowed = [settings.savepoint_dir(), *self.folders]
+        for place in filter(None, map(str.strip, filter(None, places))):
+            if not any(_is_below(place, each) for each in allowed):
+                raise ConfigurationError(
+                    f"this DAG may not use {place}, only places below {' or '.join(allowed)}. Nothing was changed.",
+                    code="action_refused",
+                    remedy=f"Give a folder below {allowed[0]}, let the author of the DAG add yours to"
+                    " `maintenance_dag(folders=[...])`, or use the command line.",
+                    pipeline=self.pipeline,
+                    place=place,
+                )
+
     def _allowed(self) -> str:
         action = check_action(self.action)
         if action not in self.actions:
@@ -166,7 +198,16 @@ class MaintenanceOperator(ActingOperator):
         return action
 
 
-def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, **dag_arguments: Any) -> DAG:
+def _is_below(place: str, folder: str) -> bool:
+    from airflow_ft.wal.filesystem import filesystem
+
+    of, root = (filesystem(each).uri(each).rstrip("/") + "/" for each in (place, folder))
+    return of.startswith(root) and ".." not in of.split("/")
+
+
+def maintenance_dag(
+    dag_id: str = DAG_ID, actions: Sequence[str] | None = None, *, folders: Sequence[str] = (), **dag_arguments: Any
+) -> DAG:
     """Return a DAG whose runs do one action each, chosen in its trigger form, or on the page (`[airflow_ft]
     maintenance_dags`).
 
@@ -177,10 +218,17 @@ def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, 
         dag_id: its id.
         actions: names of its actions, from `airflow_ft.pipeline.actions.names.ACTIONS`; None: all. ConfigurationError
             for an unknown one.
+        folders: paths or URIs below which its runs may also write, read and delete savepoints. Below `[airflow_ft]
+            savepoint_dir` they always may.
         dag_arguments: further arguments of Airflow's `DAG`, such as `access_control`. `params` are added to its own, or
             are the defaults of those.
     """
     chosen = check_actions(actions)
+    check_texts("folders", folders)
+    for each in folders:
+        if is_template(each) or not each.strip():
+            raise wrong("folders", shown(each), "Give the folder itself: Airflow renders no Jinja there.")
+        check_place("folders", each)
     arguments: dict[str, Any] = {"schedule": None, "catchup": False, "tags": ["airflow-ft"], **dag_arguments}
     params = ParamsDict(_params(chosen))
     params.update(arguments.get("params") or {})
@@ -200,7 +248,7 @@ def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, 
             full="{{ params.full }}",
             halt_reason="{{ params.halt_reason or '' }}",
         )
-        action.form = tuple(params)
+        action.form, action.folders = tuple(params), tuple(folders)
     return dag
 
 
@@ -249,7 +297,8 @@ def _params(actions: Sequence[str]) -> dict[str, Any]:
             type=["string", "null"],
             pattern=A_PLACE,
             title="Folder for the savepoint",
-            description="For savepoint, and for a stop or drain with a savepoint. Empty: [airflow_ft] savepoint_dir.",
+            description="For savepoint, and for a stop or drain with a savepoint. Empty: [airflow_ft] savepoint_dir."
+            " Other folders must lie below it, or below a folder that the DAG's author allows.",
         ),
         **savepoint_params(),
     }

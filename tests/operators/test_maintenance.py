@@ -504,25 +504,53 @@ class SqliteWorld(RealWorld):
 
 
 def test_a_savepoint_is_taken_restored_and_deleted(scene: Scene, tmp_path: Path) -> None:
-    result = trigger("savepoint", checkpoint=1, folder=str(tmp_path / "elsewhere"))
+    dag = maintenance_dag(folders=[str(tmp_path / "elsewhere")])
+    result = trigger("savepoint", dag=dag, checkpoint=1, folder=str(tmp_path / "elsewhere"))
     uri = result.result
     assert "savepoint of checkpoint 1 of orders" in result and str(tmp_path / "elsewhere") in uri
     assert read_metadata(uri).taken_by == "`savepoint 1` by ada (airflow_ft_maintenance/manual__1/action)"
     before = scene.store.pipeline(PIPELINE).base
-    result = trigger("restore", savepoint=uri, reason="back to yesterday")
+    result = trigger("restore", dag=dag, savepoint=uri, reason="back to yesterday")
     assert result.result == {"checkpoint": 1, "later": []} and "continues from checkpoint 1 of orders" in result
     base = scene.store.pipeline(PIPELINE).base
     assert base != before and "`restore` by ada" in signed(scene) and "back to yesterday" in signed(scene)
-    assert trigger("restore", savepoint=uri).result == {}, "the same run once more"
+    assert trigger("restore", dag=dag, savepoint=uri).result == {}, "the same run once more"
     assert scene.store.pipeline(PIPELINE).base == base
     with raises(AirflowFailException) as caught:
-        trigger("dispose", savepoint=uri, pipeline="payments")
+        trigger("dispose", dag=dag, savepoint=uri, pipeline="payments")
     assert caught.error is not None and f"of pipeline {PIPELINE}" in caught.error.headline
     (local_path(uri) / "_metadata").unlink()  # as a delete that was killed leaves it
     with raises(AirflowFailException, "arguments_conflict", other=PIPELINE):
-        trigger("dispose", savepoint=uri, pipeline="payments")
-    assert "is deleted" in trigger("dispose", savepoint=uri)
-    assert "does not exist" in trigger("dispose", savepoint=uri)
+        trigger("dispose", dag=dag, savepoint=uri, pipeline="payments")
+    assert "is deleted" in trigger("dispose", dag=dag, savepoint=uri)
+    assert "does not exist" in trigger("dispose", dag=dag, savepoint=uri)
+
+
+@pytest.mark.parametrize(
+    ("action", "place"),
+    [
+        ("savepoint", {"folder": "/mnt/shared"}),
+        ("savepoint", {"folder": "s3://mine@bucket/x"}),
+        ("savepoint", {"folder": "{}/savepoints/../orders"}),
+        ("savepoint", {"folder": "file://{}/savepoints/%2e%2e/orders"}),
+        ("savepoint", {"folder": "{}/savepoints-of-others"}),
+        ("savepoint", {"folder": "s3://c@bucket/%73avepoints/x"}),
+        ("stop_with_savepoint", {"folder": "/mnt/shared"}),
+        ("restore", {"savepoint": "/mnt/shared/savepoint-orders-1"}),
+        ("dispose", {"savepoint": "file:///mnt/shared/savepoint-orders-1"}),
+    ],
+)
+def test_a_form_names_no_place_outside_of_its_folders(
+    scene: Scene, tmp_path: Path, action: str, place: dict[str, str]
+) -> None:
+    """Users of the form could copy the values of state to where they may read them."""
+    dag = maintenance_dag(folders=["s3://c@bucket/savepoints"])
+    given = {name: value.format(tmp_path) for name, value in place.items()}
+    with raises(AirflowFailException, "action_refused", place=next(iter(given.values()))):
+        trigger(action, dag=dag, **given)
+    [other] = given.values()
+    task = MaintenanceOperator(task_id="t", pipeline=PIPELINE, action="doctor", savepoint_dir=other)
+    task._refuse_places()  # the author's own
 
 
 @pytest.mark.parametrize(
@@ -538,7 +566,7 @@ def test_a_savepoint_is_taken_restored_and_deleted(scene: Scene, tmp_path: Path)
 def test_a_stream_is_asked_to_stop_in_the_name_of_who_has_asked(
     scene: Scene, action: str, arguments: dict[str, Any]
 ) -> None:
-    dag = maintenance_dag()
+    dag = maintenance_dag(folders=["/s"])
     dag.get_task("action").wait = 0.01
     folder = {"folder": arguments["savepoint"]} if "savepoint" in arguments else {}
     with new_epoch(scene.store, PIPELINE, Worker("t"), "a test", 1):

@@ -303,6 +303,19 @@ def test_a_dag_that_one_may_not_see_is_named_nowhere(scene: Pipeline, ask: Askin
     assert "secret" not in answer.text and answer.json()["checkpoints"][1]["dag_id"] == RUN.dag_id
 
 
+def test_a_checkpoint_of_a_hidden_dag_quotes_nothing(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene, "taken-over")
+    [number] = other.stage(1, RunKey("hr", "run"))
+    other.plan(number)
+    other.abort(number)
+    other.stage(16)
+    place = other.checkpoint(number).segment.location
+    for path in ("taken-over/checkpoints?before=2", f"taken-over/checkpoints/{number}"):
+        answer = ask(path)
+        assert answer.status_code == 200 and "Hidden: " in answer.text
+        assert "too long" not in answer.text and place not in answer.text
+
+
 def test_what_a_program_has_run_is_seen_by_all(scene: Pipeline, ask: Asking) -> None:
     """`airflow_ft.run`: no DAG says who may."""
     other = another(scene, "by-hand")
@@ -313,6 +326,9 @@ def test_what_a_program_has_run_is_seen_by_all(scene: Pipeline, ask: Asking) -> 
     assert ask("by-hand/checkpoints/1").json()["run_id"] == "monday"
     other.stage(1)
     assert listed(ask, "search=by-hand", team="another") == [], "a DAG has, too"
+    other.stage(20, RunKey("python:by-hand", "tuesday"))
+    assert listed(ask, "search=by-hand", team="another") == [], "the DAG stays its own"
+    assert ask("by-hand", team="another").status_code == 404
 
 
 def test_the_newest_completed_checkpoints_tell_rate_and_rows(scene: Pipeline, ask: Asking) -> None:
