@@ -22,7 +22,7 @@ _PRUNABLE = select_checkpoints("pipeline = ? AND is_prunable = 1 AND delivered_b
 # those of a drain tell that its state was drained.
 _FORGET_POSITIONS = (
     "UPDATE checkpoint SET positions = '{}' WHERE pipeline = ? AND number = ? AND pruned_at IS NOT NULL"
-    " AND position_digest IS NULL AND positions NOT LIKE ?"
+    " AND position_digest IS NULL AND positions <> '{}' AND positions NOT LIKE ?"
 )
 _REFERENCED = (
     "SELECT base_location AS one, NULL AS other FROM pipeline WHERE name = ?"
