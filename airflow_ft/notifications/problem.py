@@ -18,7 +18,15 @@ from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.runs import judged
 from airflow_ft.protocol.argument_names import arguments_by_name
-from airflow_ft.protocol.arguments import check_length_of_time, check_texts, check_type, is_template, shown, wrong
+from airflow_ft.protocol.arguments import (
+    check_length_of_time,
+    check_texts,
+    check_type,
+    is_template,
+    plain,
+    shown,
+    wrong,
+)
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.problems import URGENT, Problem, problems
 
@@ -151,4 +159,4 @@ def _as_failed(overview: Overview, context: Context) -> Overview:
 
 
 def _time(value: timedelta | float | None) -> timedelta | None:
-    return timedelta(seconds=value) if isinstance(value, int | float) else value
+    return timedelta(seconds=value) if isinstance(value, int | float) else plain(value)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from inspect import isclass, isroutine
+from typing import Any
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.inline_job import InlineJob
@@ -252,6 +253,17 @@ def check_length_of_time(argument: str, value: object) -> None:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, int | float) and not 0 <= seconds <= timedelta.max.total_seconds():
         raise wrong(argument, shown(value), remedy)
+
+
+def plain(value: Any) -> Any:
+    """Return a time or duration of pendulum as the standard library's, anything else as it is.
+
+    Pendulum's differences and durations cannot be divided by a timedelta.
+    """
+    if isinstance(value, timedelta):
+        return timedelta.__pos__(value)
+    is_other = isinstance(value, datetime) and type(value) is not datetime
+    return datetime.fromisoformat(value.isoformat()) if is_other else value
 
 
 def check_zone(argument: str, at: datetime | None) -> None:

@@ -71,8 +71,9 @@ class CheckpointConfig:
         num_retained_events: number of newest checkpoints of which the decision log keeps every event. Of older ones it
             keeps the decisions and proofs without limit. Events about runs, such as their turns and stages, stay for
             the same number of newest epochs, at least 1,000.
-        quarantine_after: quarantine a checkpoint that has been in doubt for this long although its sinks answer. A
-            person then decides; later checkpoints wait and every gate stays closed. None: retry without limit.
+        quarantine_after: quarantine a checkpoint that has been in doubt for this long although its sinks answer, if one
+            of them refuses it. A person then decides; later checkpoints wait and every gate stays closed. None: retry
+            without limit.
         drain: end a scheduled run that has read everything with a checkpoint that emits open windows, joins and
             event-time timers. `airflow ft stop --drain` drains a stream.
         resume_drained: let a run continue from the state before a drain, so drained results are emitted again when

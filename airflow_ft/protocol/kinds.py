@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_ft.protocol.argument_names import closest
-from airflow_ft.protocol.arguments import shown, wrong
+from airflow_ft.protocol.arguments import plain, shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 
 LONGEST = timedelta(days=36_525)
@@ -152,9 +152,10 @@ def kinds_of(owner: type) -> dict[str, Kind]:
 
 
 def check_settings(owner: Any) -> None:
-    """ConfigurationError unless each setting of a dataclass's instance is of its kind."""
+    """Make durations plain. ConfigurationError unless each setting of a dataclass's instance is of its kind."""
     for name, kind in kinds_of(type(owner)).items():
-        value = getattr(owner, name)
+        value = plain(getattr(owner, name))
+        object.__setattr__(owner, name, value)  # it is frozen
         if not kind.is_good(value):
             raise wrong(name, shown(value), kind.remedy, of=type(owner).__name__)
 

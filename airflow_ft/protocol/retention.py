@@ -32,6 +32,9 @@ _OF_ONE_FOLDER = ("privilege_missing", "access_refused", "folder_busy")
 MARKERS_TOGETHER = 20
 """Numbers after which sinks forget markers: these are small, and a request to each sink in each run is expensive."""
 
+POSITIONS_KEPT = 100
+"""Newest numbers that keep their source positions for certain: a full refresh compares with them."""
+
 
 class Progress(Protocol):
     """Report to the sources' systems how far a confirmed checkpoint reaches. Repeatable; no guarantee depends on it."""

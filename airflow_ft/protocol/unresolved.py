@@ -1,8 +1,9 @@
 """Quarantine of checkpoints that cannot be settled: after a while they are QUARANTINED instead of retried without
 limit.
 
-Quarantine needs proof, not time alone (I6, I7): every sink that still lacks the number *answers*, so it could have
-taken it. While a sink is unavailable no decision is needed; recovery settles the number when the sink is back.
+Quarantine needs proof, not time alone (I6, I7): every sink that still lacks the number *answers*, and the newest try
+at one of them was refused. While a sink is unavailable no decision is needed. Recovery settles the number when the sink
+is back, so a sink that has just come back gets a try first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from datetime import timedelta
 from airflow_ft.protocol.delivery_log import QuarantineLog
 from airflow_ft.protocol.doubt import Finding, read_evidence
 from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.explaining import is_refused
 from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.recovery import in_doubt
@@ -55,7 +57,7 @@ def quarantine_unresolved(
 
 
 def _refused_by(checkpoint: Checkpoint, participants: ParticipantFactory) -> list[str]:
-    """Return what each sink says that lacks the number; empty when one cannot be read, or when none lacks it."""
+    """Return what each sink says that lacks the number and refused the newest try; empty if one cannot be read."""
     found: list[str] = []
     for participant in checkpoint.participants:
         if checkpoint.proof_of(participant.name) is not None:
@@ -64,6 +66,7 @@ def _refused_by(checkpoint: Checkpoint, participants: ParticipantFactory) -> lis
         evidence = read_evidence(checkpoint.plan, participant.name, participants)
         if evidence.finding in (Finding.UNKNOWN, Finding.CONTRADICTION):
             return []  # a contradiction halts the pipeline by itself
-        if evidence.finding in (Finding.ABSENT, Finding.WAITING):
+        problem = checkpoint.problem_of(participant.name)
+        if evidence.finding in (Finding.ABSENT, Finding.WAITING) and problem is not None and is_refused(problem):
             found.append(f"{participant.name}: {evidence.text}")
     return found

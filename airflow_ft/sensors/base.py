@@ -44,6 +44,9 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
         check_type("deferrable", deferrable, bool, "Give True or False.", optional=True)
         self.store = check_store(store)
         self.deferrable = _deferrable_by_default() if deferrable is None else deferrable
+        if self.deferrable and not self.poke_interval:
+            remedy = "Give a number of seconds above 0, or deferrable=False."
+            raise wrong("poke_interval", "0", remedy, why=", and the sensor is deferrable")
 
     def look(self, context: Context, store: DecisionLog) -> dict[str, Any] | None:
         """The result when it is open; None: closed."""
@@ -73,22 +76,18 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
         return made
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """One look at the decision log."""
+        """One look at the decision log; when it is deferrable, a closed gate waits in the triggerer.
+
+        TaskDeferred is no Exception. So Airflow's loop lets it pass, and treats errors as `soft_fail` and its kin say.
+        """
         try:
             with closing(open_configured_store(check_store(self.store))) as store:
                 opened = self.look(context, store)
         except AirflowFtError as error:
             fail(self.log, error, context)
+        if opened is None and self.deferrable:
+            self.defer(trigger=self.trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
         return PokeReturnValue(is_done=opened is not None, xcom_value=opened)
-
-    def execute(self, context: Context) -> Any:
-        """Looks once, then waits: in the triggerer when it is deferrable, else as every sensor does."""
-        if not self.deferrable:
-            return super().execute(context)
-        found = self.poke(context)
-        if found.is_done:
-            return found.xcom_value
-        self.defer(trigger=self.trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The trigger's event is the result."""

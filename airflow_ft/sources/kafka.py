@@ -17,6 +17,7 @@ from airflow_ft.protocol.arguments import (
     check_texts,
     check_type,
     is_template,
+    plain,
     refuse_object,
     shown,
 )
@@ -174,7 +175,8 @@ class KafkaSource:
         check_options("options", self.options, of=of)
 
     def _check_start(self) -> None:
-        start = self.starting_offsets
+        start = plain(self.starting_offsets)
+        object.__setattr__(self, "starting_offsets", start)
         if is_template(start):
             return
         if isinstance(start, str) and start not in ("earliest", "latest", GROUP_OFFSETS):

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_ft.protocol.model import (
-    Checkpoint,
-    CheckpointState,
-)
+from airflow_ft.protocol.model import DRAINED, Checkpoint, CheckpointState
+from airflow_ft.protocol.retention import POSITIONS_KEPT
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownPipelineError
@@ -20,6 +18,12 @@ from airflow_ft.store.writing import pipeline_write
 
 _CUTOFF = "SELECT number FROM checkpoint WHERE pipeline = ? AND is_delivered = 1 ORDER BY number DESC LIMIT 1 OFFSET ?"
 _PRUNABLE = select_checkpoints("pipeline = ? AND is_prunable = 1 AND delivered_by < ? ORDER BY number LIMIT ?")
+# A Kafka source with thousands of partitions has long positions. Those that a program gave find their rows again, and
+# those of a drain tell that its state was drained.
+_FORGET_POSITIONS = (
+    "UPDATE checkpoint SET positions = '{}' WHERE pipeline = ? AND number = ? AND pruned_at IS NOT NULL"
+    " AND position_digest IS NULL AND positions <> '{}' AND positions NOT LIKE ?"
+)
 _REFERENCED = (
     "SELECT base_location AS one, NULL AS other FROM pipeline WHERE name = ?"
     " UNION SELECT segment_location, spark_location FROM checkpoint WHERE pipeline = ? AND is_referenced = 1"
@@ -128,6 +132,7 @@ class RetentionOperations:
                     f" {checkpoint.delivered_by} has delivered them",
                     number=number,
                 )
+                write.change(_FORGET_POSITIONS, pipeline, number - POSITIONS_KEPT, f'%"{DRAINED}"%')
 
     def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
         """See `RetentionLog.forget_events`. When there is nothing to delete, it is one look, and no write."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -15,7 +15,7 @@ from airflow_ft.pipeline.decision_log import check_store
 from airflow_ft.protocol.argument_names import arguments_by_name
 from airflow_ft.protocol.arguments import check_type, shown, wrong
 from airflow_ft.protocol.config import check_name
-from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError, TerminalError
+from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError, TerminalError, require_not_renamed
 from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.shared import Watch, reading
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATE_KEY = "airflow_ft_reported"
-"""Key in Airflow's state store of the newest number for which the watched asset has an event."""
+"""First part of the key in Airflow's state store of the newest number for which the watched asset has an event. The
+pipeline and the installation of the decision log follow, since the asset may have watchers of several pipelines.
+"""
 
 
 @arguments_by_name
@@ -46,7 +48,8 @@ class ConfirmedTrigger(BaseEventTrigger):
     No number is left out, and the newest one is sent at least once. Airflow keeps the number when the event is in its
     database. A triggerer that is killed between the two sends it again after its restart, and a DAG that must not act
     twice compares the numbers. The first event is of the first number that is confirmed after the trigger has started
-    for the first time. Without a triggerer no event fires; its restart covers all missed numbers at once.
+    for the first time with this pipeline and decision log. Without a triggerer no event fires; its restart covers all
+    missed numbers at once. If the pipeline was renamed, the triggerer's log says so.
 
     Of several events that wait for a run Airflow before 3.4 hands over the first, and the others with the next event
     (https://github.com/apache/airflow/issues/56050). So where a DAG has one run at a time, or `poll_interval` is as
@@ -91,26 +94,27 @@ class ConfirmedTrigger(BaseEventTrigger):
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         """Yield an event for each number above those sent; stores acknowledged numbers."""
-        kept = await self._kept()
-        sent = kept
+        key, kept, sent = "", None, None
         async for found in shared_stream:
             number = found["number"]
+            if key != (key := f"{STATE_KEY}:{self.pipeline}:{found['log']}"):
+                kept = sent = await self._kept(key)
             if found["acknowledged"] or sent is None:
                 kept = max(kept or 0, number)
                 sent = max(sent or 0, number)
                 if self.asset_state_store is not None:
-                    await self.asset_state_store.aset(STATE_KEY, kept)
+                    await self.asset_state_store.aset(key, kept)
             elif number > sent:
                 event = {"pipeline": self.pipeline, "number": number, "after": sent}
                 sent = number
                 yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
-    async def _kept(self) -> int | None:
+    async def _kept(self, key: str) -> int | None:
         """The newest number of which Airflow has the event; None: this trigger starts for the first time."""
         if self.asset_state_store is None:
             return None
         try:
-            kept = await self.asset_state_store.aget(STATE_KEY)
+            kept = await self.asset_state_store.aget(key)
         except ValueError as error:  # it keeps something for each of them, but their names are unknown
             raise ConfigurationError(
                 f"several assets watch {self.pipeline} with equal arguments, and Airflow runs one trigger for them.",
@@ -125,13 +129,20 @@ class ConfirmedTrigger(BaseEventTrigger):
         producer = Confirmations(self.pipeline, self.store, self.poll_interval)
 
         async def stream() -> AsyncIterator[dict[str, Any]]:
-            async for found, number in producer.open_stream():
+            async for found, news in producer.open_stream():
                 yield found
-                if number is not None:
-                    producer.acknowledge(number)
+                if news is not None:
+                    producer.acknowledge(news)
 
         async for event in self.filter_shared_stream(stream()):
             yield event
+
+
+class News(NamedTuple):
+    """The newest confirmed number in the decision log of an installation; 0: none yet."""
+
+    log: str
+    number: int
 
 
 class Confirmations(SharedStreamProducer):
@@ -145,14 +156,14 @@ class Confirmations(SharedStreamProducer):
 
     def __init__(self, pipeline: str, store: str | None = None, poll_interval: float = 10.0) -> None:
         self.pipeline, self.store, self.poll_interval = pipeline, store, poll_interval
-        self._seen = -1
+        self._seen: News | None = None
         self._watch = Watch((pipeline,))
-        self._acknowledged: asyncio.Queue[int] = asyncio.Queue()
+        self._acknowledged: asyncio.Queue[News] = asyncio.Queue()
 
-    async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], int | None]]:
-        """Return what `filter_shared_stream` reads, with the number to acknowledge; None: it is an acknowledgement."""
-        look: asyncio.Future[tuple[int]] | None = None
-        acknowledged: asyncio.Future[int] | None = None
+    async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], News | None]]:
+        """Return what `filter_shared_stream` reads, with what to acknowledge; None: it is an acknowledgement."""
+        look: asyncio.Future[News] | None = None
+        acknowledged: asyncio.Future[News] | None = None
         held = ExitStack()
         reader = held.enter_context(reading(self.store))
         try:
@@ -161,11 +172,11 @@ class Confirmations(SharedStreamProducer):
                 acknowledged = acknowledged or asyncio.ensure_future(self._acknowledged.get())
                 await asyncio.wait((look, acknowledged), return_when=asyncio.FIRST_COMPLETED)
                 if acknowledged.done():
-                    number, acknowledged = acknowledged.result(), None
-                    yield {"number": number, "acknowledged": True}, None
+                    news, acknowledged = acknowledged.result(), None
+                    yield {**news._asdict(), "acknowledged": True}, None
                 if look.done():
-                    [self._seen], look = look.result(), None
-                    yield {"number": self._seen, "acknowledged": False}, self._seen
+                    self._seen, look = look.result(), None
+                    yield {**self._seen._asdict(), "acknowledged": False}, self._seen
         finally:
             held.close()
             for future in (look, acknowledged):
@@ -178,21 +189,23 @@ class Confirmations(SharedStreamProducer):
             if payload is not None and outcome.is_clean:
                 self.acknowledge(payload)
 
-    def acknowledge(self, number: int) -> None:
+    def acknowledge(self, news: News) -> None:
         """Record that it need not be sent again."""
-        self._acknowledged.put_nowait(number)
+        self._acknowledged.put_nowait(news)
 
-    def look(self) -> tuple[int] | None:
+    def look(self) -> News | None:
         """The newest confirmed number, if it is new (0: none yet); one look, in a thread of its own."""
         try:
             return self._watch.look(self.store, self.poll_interval, self._news)
         except TerminalError as error:  # no task would fail by it: log it, and ask again
             raise StoreUnavailableError(error.headline, code=error.code, remedy=error.remedy) from error
 
-    def _news(self, store: QueryLog) -> tuple[int] | None:
+    def _news(self, store: QueryLog) -> News | None:
         try:
             latest = store.latest_confirmed(self.pipeline)
+            news = News(store.installation, latest.number if latest is not None else 0)
+            if news == self._seen:
+                require_not_renamed(store.pipeline(self.pipeline), "Watch the pipeline of the new name.")
         except KeyError:  # it has not run yet
-            latest = None
-        number = latest.number if latest is not None else 0
-        return (number,) if number != self._seen else None
+            news = News(store.installation, 0)
+        return news if news != self._seen else None

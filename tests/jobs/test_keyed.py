@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pendulum
 import pytest
 
 from airflow_ft.jobs.keyed import AggregatingState, ReducingState
@@ -78,8 +79,9 @@ def test_adding_many_values_takes_one_read_and_one_write(make: Any) -> None:
 
 
 def test_the_time_to_live_is_handed_on_in_milliseconds() -> None:
-    _longest(handle := Handle(), ttl=timedelta(seconds=90))
-    assert handle.declared == ("longest", "word string", 90_000)
+    for ttl in (timedelta(seconds=90), pendulum.duration(seconds=90)):
+        _longest(handle := Handle(), ttl=ttl)
+        assert handle.declared == ("longest", "word string", 90_000)
     _longest(handle)
     assert handle.declared == ("longest", "word string", None)
     with raises(ConfigurationError, "argument_invalid", state="longest", argument="ttl", value="0:00:00"):

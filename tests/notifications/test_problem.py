@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pendulum
 import pytest
 from airflow.sdk import DAG, BaseNotifier
 from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
@@ -126,7 +127,8 @@ def test_a_task_whose_worker_died_reports_its_dag(store: DecisionLog, named: dic
 
 def test_bounds_for_pipelines_that_say_none(store: DecisionLog) -> None:
     some: dict[str, Any] = {"pipelines": ["well"], "to": receive}
-    assert received(ProblemNotifier(**some, late_after=timedelta(hours=1))) == []
+    for hour in (timedelta(hours=1), pendulum.duration(hours=1)):
+        assert received(ProblemNotifier(**some, late_after=hour)) == []
     assert len(received(ProblemNotifier(**some, late_after=0))) == 1
     SENT.clear()
     Scene(store, "well").stage(made_with={"late_after": 3600})

@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from typing import Any
 
+import pendulum
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError
@@ -55,6 +56,11 @@ def test_a_fixed_delay_never_resets_its_count_of_attempts() -> None:
     assert waits(strategy, 0, 1e6, 1e6) == [7, 7, None]
     assert waits(FixedDelay(attempts=0), 0) == [None]
     assert waits(FixedDelay(attempts=None, delay=SECOND), *[0] * 5000) == [1] * 5000
+
+
+def test_a_duration_of_pendulum_is_as_good() -> None:
+    strategy = FixedDelay(attempts=2, delay=pendulum.duration(minutes=1))
+    assert str(strategy) == str(FixedDelay(attempts=2, delay=timedelta(minutes=1)))
 
 
 def test_each_beginning_counts_by_itself() -> None:

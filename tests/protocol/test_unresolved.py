@@ -86,6 +86,21 @@ def test_an_unreachable_sink_never_needs_a_person(world: World) -> None:
     world.check_exactly_once(numbers)
 
 
+def test_a_sink_that_has_just_come_back_gets_a_try_first(world: World) -> None:
+    numbers = world.stage(1)
+    for name in world.delivery.names:
+        steps.prepare_step(world.context(), world.delivery, world.config, name)
+    steps.commit_step(world.context(), "db")
+    assert "COMMITTING" in confirm(world, NOW), "no try at `log` is known"
+    world.systems["log"].away = True
+    with raises(SinkUnavailableError, "sink_unavailable"):
+        steps.commit_step(world.context(), "log")
+    world.systems["log"].away = False
+    assert "COMMITTING" in confirm(world, NOW)
+    world.steps(world.context(2))
+    world.check_exactly_once(numbers)
+
+
 def test_never_means_never(world: World) -> None:
     refused_after_the_decision(world)
     assert "COMMITTING" in confirm(world, None)

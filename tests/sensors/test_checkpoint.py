@@ -10,7 +10,13 @@ from typing import Any
 import pendulum
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    TaskDeferred,
+)
 
 from airflow_ft import CheckpointedPipeline, CheckpointSensor, FileSource, MySqlSink, StreamGroupOperator
 from airflow_ft.pipeline.checkpoints import BEGINNING, Gate
@@ -168,6 +174,7 @@ def test_the_point_of_the_first_look_does_not_move(deferrable: bool, tmp_path: P
         {"after": 5},
         {"dag_id": "d", "run_id": 5},
         {"store": 5},
+        {"deferrable": True, "poke_interval": 0},
     ],
 )
 def test_what_cannot_work_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any]) -> None:
@@ -202,6 +209,14 @@ def test_an_unreachable_log_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
         sensor(number=1).poke({})
     assert not isinstance(caught.value, AirflowFailException)
     assert all("secret-word" not in text for text in caught.value.args)
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_first_look_may_fail_softly(deferrable: bool, tmp_path: Path) -> None:
+    operator = sensor(store=f"sqlite:///{tmp_path}/ft.db", deferrable=deferrable, soft_fail=True)
+    operator.number = "seven"
+    with pytest.raises(AirflowSkipException):
+        execute(operator, {})
 
 
 def test_it_looks_once_and_then_waits_in_the_triggerer(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pendulum
 import pytest
 
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -158,6 +159,7 @@ def test_options_of_the_kafka_reader() -> None:
     options = KafkaSource(pattern="x.*", starting_offsets=at).reader_options(_connection())
     assert options["startingTimestamp"] == "1767218400000" and options["subscribePattern"] == "^(?:x.*)$"
     assert options["startingOffsetsByTimestampStrategy"] == "latest" and "startingOffsets" not in options
+    assert KafkaSource(pattern="x.*", starting_offsets=pendulum.instance(at)).reader_options(_connection()) == options
     just_behind = KafkaSource(topics=["a"], starting_offsets=at + dt.timedelta(microseconds=1))
     assert just_behind.reader_options(_connection())["startingTimestamp"] == "1767218400001", "none of before"
     options = KafkaSource(topics=["a"], starting_offsets={"a": {0: 5}}).reader_options(_connection())

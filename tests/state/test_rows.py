@@ -4,6 +4,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pendulum
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError
@@ -51,6 +52,11 @@ def test_a_value_comes_back_and_can_be_typed(kind: Any, value: Any, text: str) -
     assert RowReader(columns).read(row) == {"before": "x" * 9, "it": value, "none": None, "after": 7}
     assert RowReader(columns).read(b"\0" + row, 1)["it"] == value
     assert key_of(columns[1:3], [text, "null"]) == (value, None)
+
+
+def test_a_time_of_pendulum_is_written_as_any_other() -> None:
+    columns = (StateColumn("at", "timestamp"),)
+    assert write_row(columns, [pendulum.instance(AT)]) == write_row(columns, [AT])
 
 
 def test_arrays_and_maps_are_read() -> None:

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.model import AfterAbort, CheckpointState, Promise, RunKey, SparkPosition
+from airflow_ft.protocol.model import DRAINED, AfterAbort, CheckpointState, Promise, RunKey, SparkPosition
 from airflow_ft.protocol.overview import CheckpointCounts, Condition, Noted, Only, Origin
 from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.protocol.position import SOURCE
 from airflow_ft.protocol.reasons import AbortReason
+from airflow_ft.store import retention
 from airflow_ft.store.checkpoint_rows import select_checkpoints
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
@@ -223,6 +227,21 @@ class TestReading:
         scene.store.prune(PIPELINE, 1)
         assert scene.kinds(1).count("PRUNING") == 1
         assert "file:///wal/1" in scene.event_texts(1)[-1]
+
+    def test_old_positions_are_forgotten(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        """But not those of a drain, nor those that a program of the author gave."""
+        monkeypatch.setattr(retention, "POSITIONS_KEPT", 2)
+        given: dict[int, Any] = {2: {"orders": 2, DRAINED: asdict(a_position(2))}, 3: {SOURCE: 3}}
+        scene.take()
+        scene.store.begin_stage(PIPELINE, scene.epoch, RUN)
+        for number in range(1, 8):
+            scene.trigger()
+            scene.publish(number, positions=given.get(number))
+            scene.complete(number)
+        for number in range(1, 7):
+            scene.store.prune(PIPELINE, number)
+        found = {each.number: each.positions for each in scene.store.checkpoints(PIPELINE, 10)}
+        assert found == {1: {}, **given, 4: {}, 5: {"orders": 5}, 6: {"orders": 6}, 7: {"orders": 7}}
 
     def test_a_rewind_goes_to_the_last_state_that_still_counts(self, scene: Scene) -> None:
         scene.stage(3)

@@ -17,6 +17,7 @@ from airflow_ft.store import open_store
 from airflow_ft.triggers.confirmed import STATE_KEY, ConfirmedTrigger
 from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene
+from tests.store.test_renaming import NEW, renamed
 
 pytestmark = pytest.mark.airflow
 SECONDS = 10.0
@@ -66,9 +67,14 @@ class Triggerer:
         await self._manager.unsubscribe(1, self._key)
 
 
+def kept(state: State) -> list[int]:
+    assert all(key.startswith(STATE_KEY) for key in state)
+    return list(state.values())
+
+
 @asynccontextmanager
-async def triggerer(url: str, state: State) -> AsyncIterator[Triggerer]:
-    trigger = ConfirmedTrigger(pipeline=PIPELINE, store=url, poll_interval=0.02)
+async def triggerer(url: str, state: State, pipeline: str = PIPELINE) -> AsyncIterator[Triggerer]:
+    trigger = ConfirmedTrigger(pipeline=pipeline, store=url, poll_interval=0.02)
     trigger.asset_state_store = state  # type: ignore[assignment]
     running = Triggerer(SharedStreamManager(), trigger)
     try:
@@ -89,18 +95,18 @@ def test_each_batch_is_one_event_and_is_kept_when_airflow_has_it(tmp_path: Path)
     async def play(scene: Scene) -> None:
         async with triggerer(url, state) as running:
             await running.nothing()
-            assert state == {STATE_KEY: 1}, "what was confirmed before it came is not told"
+            assert kept(state) == [1], "what was confirmed before it came is not told"
             scene.complete(2)
             event, seq = await running.event()
             assert event == {"pipeline": PIPELINE, "number": 2, "after": 1}
             await running.nothing()
-            assert state == {STATE_KEY: 1}, "it is not in Airflow's database yet"
+            assert kept(state) == [1], "it is not in Airflow's database yet"
             scene.complete(4, [3, 4])
             event, later = await running.event()
             assert event == {"pipeline": PIPELINE, "number": 4, "after": 2}
             running.persisted(seq)
             running.persisted(later)
-            await until(lambda: state == {STATE_KEY: 4})
+            await until(lambda: kept(state) == [4])
             await running.nothing()
 
     with closing(open_store(url)) as store:
@@ -119,19 +125,60 @@ def test_a_killed_triggerer_sends_an_unsaved_event_again(tmp_path: Path) -> None
             scene.complete(1)
             event, _ = await running.event()
             assert event["number"] == 1
-        assert state == {STATE_KEY: 0}
+        assert kept(state) == [0]
         scene.complete(2)  # while there is no triggerer
         async with triggerer(url, state) as running:
             event, seq = await running.event()
             assert event == {"pipeline": PIPELINE, "number": 2, "after": 0}
             running.persisted(seq)
-            await until(lambda: state == {STATE_KEY: 2})
+            await until(lambda: kept(state) == [2])
         async with triggerer(url, state) as running:
             await running.nothing()
 
     with closing(open_store(url)) as store:
         scene = Scene(store)
         scene.stage(2)
+        asyncio.run(play(scene))
+
+
+@pytest.mark.parametrize("other", ["pipeline", "log"])
+def test_watchers_of_one_asset_keep_numbers_of_their_own(tmp_path: Path, other: str) -> None:
+    """Also one after the other, when the watched pipeline or its decision log has changed."""
+    url, state = f"sqlite:///{tmp_path}/ft.db", State()
+    second_url = f"sqlite:///{tmp_path}/other.db" if other == "log" else url
+    name = PIPELINE if other == "log" else "clicks"
+
+    async def play(scene: Scene, second: Scene) -> None:
+        async with triggerer(url, state) as running:
+            await running.nothing()
+        async with triggerer(second_url, state, name) as running:
+            await running.nothing()
+            assert kept(state) == [3, 0]
+            second.complete(1)
+            event, _ = await running.event()
+            assert event == {"pipeline": name, "number": 1, "after": 0}
+
+    with closing(open_store(url)) as store, closing(open_store(second_url)) as second_store:
+        scene, second = Scene(store), Scene(second_store, name)
+        scene.stage(3)
+        scene.complete(3, [1, 2, 3])
+        second.stage(1)
+        asyncio.run(play(scene, second))
+
+
+def test_a_renamed_pipeline_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    url = f"sqlite:///{tmp_path}/ft.db"
+
+    async def play(scene: Scene) -> None:
+        async with triggerer(url, State()) as running:
+            await running.nothing()
+            renamed(scene, 1)
+            await until(lambda: f"continues as {NEW}" in caplog.text)
+
+    with closing(open_store(url)) as store:
+        scene = Scene(store)
+        scene.stage(1)
+        scene.complete(1)
         asyncio.run(play(scene))
 
 
@@ -147,7 +194,7 @@ def test_a_decision_log_that_is_away_ends_no_watch(tmp_path: Path) -> None:
             with closing(open_store(url)) as store:
                 scene = Scene(store)
                 scene.stage(2)
-                await until(lambda: STATE_KEY in state)
+                await until(lambda: kept(state) == [0])
                 scene.complete(1)
                 event, _ = await running.event()
                 assert event["number"] == 1
@@ -172,9 +219,8 @@ def test_two_assets_that_watch_alike_are_told(tmp_path: Path) -> None:
     trigger = ConfirmedTrigger(pipeline="orders")
     trigger.asset_state_store = AssetStateStoreAccessors([Asset("one"), Asset("two")])
 
-    async def nothing() -> AsyncIterator[Any]:
-        return
-        yield
+    async def found() -> AsyncIterator[Any]:
+        yield {"log": "one", "number": 0, "acknowledged": False}
 
     with raises(ConfigurationError, "arguments_conflict", pipeline="orders"):
-        asyncio.run(anext(trigger.filter_shared_stream(nothing())))  # type: ignore[arg-type]
+        asyncio.run(anext(trigger.filter_shared_stream(found())))  # type: ignore[arg-type]

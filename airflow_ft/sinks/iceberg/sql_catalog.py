@@ -8,8 +8,9 @@ from pathlib import Path
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import FileIO
-from pyiceberg.table import Table
+from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
 from pyiceberg.types import strtobool
 from sqlalchemy import inspect, make_url
@@ -67,7 +68,32 @@ class DurableSqlCatalog(SqlCatalog):
             raise NoSuchTableError(f"there is no catalog for {identifier}")
         return super().load_table(identifier)
 
+    def _update_and_stage_table(
+        self,
+        current_table: Table | None,
+        table_identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> StagedTable:
+        """Give the next version no time before the current one: Iceberg's Java readers refuse a table that has it.
+
+        Writers on machines whose clocks differ would make such a table, since pyiceberg compares no times.
+        """
+        newest = current_table.metadata.last_updated_ms if current_table is not None else 0
+        stamped = tuple(_stamped_after(newest, each) for each in updates)
+        staged = super()._update_and_stage_table(current_table, table_identifier, requirements, stamped)
+        if staged.metadata.last_updated_ms < newest:  # no snapshot was added
+            staged.metadata = staged.metadata.model_copy(update={"last_updated_ms": newest})
+        return staged
+
     @staticmethod
     def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
         SqlCatalog._write_metadata(metadata, io, metadata_path)
         sync([metadata_path])
+
+
+def _stamped_after(newest: int, update: TableUpdate) -> TableUpdate:
+    """Return an update whose snapshot is later than `newest`. If it were equal, pyiceberg would put in the clock's."""
+    if not isinstance(update, AddSnapshotUpdate) or update.snapshot.timestamp_ms > newest:
+        return update
+    return update.model_copy(update={"snapshot": update.snapshot.model_copy(update={"timestamp_ms": newest + 1})})

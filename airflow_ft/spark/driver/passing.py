@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import DataLossError
 from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.retention import POSITIONS_KEPT
 from airflow_ft.sources.kafka import KafkaSource
 from airflow_ft.spark.driver.topics import is_other
 from airflow_ft.spark.state.locations import is_kafka
@@ -19,11 +20,12 @@ from airflow_ft.spark.state.locations import is_kafka
 if TYPE_CHECKING:
     from airflow_ft.protocol.decision_log import HistoryLog
 
-_SEVERAL = 100  # numbers: those without positions deliver what an aborted one has left
-
 
 def delivered_positions(store: HistoryLog, pipeline: str) -> dict[str, Any]:
-    """By source: its newest position of which the rows are in the sinks."""
+    """By source: its newest position of which the rows are in the sinks.
+
+    Several numbers are read, since those that deliver what an aborted one has left have no positions.
+    """
     found = _delivered(store, pipeline)
     former = store.pipeline(pipeline).former
     if not found and former is not None:
@@ -39,7 +41,7 @@ def _delivered(store: HistoryLog, pipeline: str) -> Sequence[Checkpoint]:
     newest = store.latest_confirmed(pipeline)
     if newest is None:
         return ()
-    return [each for each in store.checkpoints(pipeline, _SEVERAL, newest.number + 1) if each.is_confirmed]
+    return [each for each in store.checkpoints(pipeline, POSITIONS_KEPT, newest.number + 1) if each.is_confirmed]
 
 
 def refuse_passing_over(

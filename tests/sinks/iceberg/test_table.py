@@ -11,6 +11,7 @@ from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -21,6 +22,7 @@ from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.io.pyarrow import PyArrowFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table import snapshots
 from pyiceberg.table.update import AddSchemaUpdate, RemoveSnapshotRefUpdate
 from pyiceberg.types import LongType, NestedField, StringType
 
@@ -281,6 +283,21 @@ def test_columns_are_added_on_request(tmp_path: Path) -> None:
         world.deliver(world.plan(more))
         rows = {row["id"]: row["note"] for row in table_of(world).read().to_pylist()}
         assert (rows[900], rows[901], rows[902], rows[world.ids_of(1)[0]]) == ("a", None, "c", None)
+
+
+def test_times_in_a_sql_catalog_never_go_back(tmp_path: Path) -> None:
+    """Iceberg's Java readers refuse a table whose times go back by more than a minute."""
+    with closing(world_of(tmp_path, schema_evolution=True)) as world:
+        ahead = SimpleNamespace(time=lambda: NOON.timestamp() + 100 * 365 * 86_400)
+        with mock.patch.object(snapshots, "time", ahead):
+            world.deliver(world.plan())
+        world.deliver(world.plan())
+        world.prepare(world.plan(world.table(900, 1).append_column("note", pa.array(["a"]))))
+        with opened(world) as table:
+            found = table.metadata
+        assert found.snapshot_log == sorted(found.snapshot_log, key=lambda each: each.timestamp_ms)
+        times = [*(each.timestamp_ms for each in found.metadata_log), found.last_updated_ms]
+        assert times == sorted(times)
 
 
 @pytest.mark.parametrize("rewritten", [False, True])
