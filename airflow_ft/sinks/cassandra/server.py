@@ -22,7 +22,7 @@ from cassandra.connection import ConnectionBusy, ConnectionException
 from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, RoundRobinPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 
-from airflow_ft.clients.foreign_connections import invalid, require_type
+from airflow_ft.clients.foreign_connections import invalid, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
@@ -53,8 +53,9 @@ def keyspace_of(connection: ConnectionInfo) -> str:
 
 
 def _tls(connection: ConnectionInfo) -> ssl.SSLContext | None:
+    refuse_unread(connection, ["ssl_options"])
     given = connection.extra.get("ssl_options")
-    if not given:
+    if given in (None, False, ""):
         return None
     try:
         context = ssl.create_default_context(cafile=given.get("ca_certs"))

@@ -12,7 +12,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from airflow_ft.clients.foreign_connections import invalid, require_type
+from airflow_ft.clients.foreign_connections import invalid, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
@@ -90,7 +90,8 @@ def opened(connection: ConnectionInfo, seconds: float = ANSWER_SECONDS, **where:
 
 def _tls(connection: ConnectionInfo) -> dict[str, Any]:
     """Return the client's arguments for TLS; none without. SinkAccessError: a file of them is missing."""
-    given = {name: connection.extra[name] for name in _TLS if name in connection.extra}
+    refuse_unread(connection, ("ssl", *_TLS))
+    given = {name: value for name in _TLS if (value := connection.extra.get(name)) not in (None, "")}
     missing = [name for name in _FILES if given.get(name) and not Path(str(given[name])).is_file()]
     if missing:
         what = f"the connection's {missing[0]} names {given[missing[0]]}, and there is no such file."
