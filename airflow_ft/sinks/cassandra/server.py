@@ -26,6 +26,7 @@ from airflow_ft.clients.foreign_connections import invalid, refuse_unread, requi
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.cassandra.lineage import PORT, hosts
 from airflow_ft.sinks.cassandra.spec import DOCUMENTS
 
@@ -234,7 +235,7 @@ def documents_exist(session: Session, keyspace: str) -> bool:
 def documents_sql(keyspace: str) -> str:
     """Return the statement that creates the sink's own table."""
     return (
-        f'CREATE TABLE IF NOT EXISTS "{keyspace}"."{DOCUMENTS}" (pipeline text, participant text, version bigint,'
+        f'CREATE TABLE IF NOT EXISTS {quoted(keyspace)}."{DOCUMENTS}" (pipeline text, participant text, version bigint,'
         " document text, PRIMARY KEY ((pipeline, participant)))"
     )
 

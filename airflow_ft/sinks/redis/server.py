@@ -26,6 +26,8 @@ _TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_che
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _OF_PIPELINE = re.compile(r"Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 """What the client puts before the server's words: the beginning of a command, which may have values of rows."""
+_SPECIAL = re.compile(r"""[\s\0"'*?^\[\]\\]""")
+"""Characters that end or widen a pattern of an ACL, which has no blanks: `?` stands for any byte there."""
 _REMEDIES = {
     "NOREPLICAS": "Start the replicas, or lower min-replicas-to-write.",
     "MISCONF": "Free space on the disk of the server, or correct why it cannot write there.",
@@ -179,9 +181,13 @@ def _replica(server: str) -> SinkUnavailableError:
     return SinkUnavailableError(what, code="server_read_only", remedy=remedy, server=server)
 
 
+def _any_bytes(found: re.Match[str]) -> str:
+    return "?" * len(found[0].encode())
+
+
 def rules(keys: Sequence[str]) -> str:
     """Return the rules of an ACL for a delivery into keys with these beginnings."""
-    patterns = " ".join(f"~{beginning}*" for beginning in (OURS, *keys))
+    patterns = " ".join(f"~{_SPECIAL.sub(_any_bytes, beginning)}*" for beginning in (OURS, *keys))
     connecting = "+ping +select +info +config|get"
     scripts = "+eval +evalsha +script|load"
     keys_and_values = "+get +set +hget +hmget +hset +hdel +expire +persist +unlink +type"
