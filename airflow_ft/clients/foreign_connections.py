@@ -1,8 +1,11 @@
-"""Connections that no driver can use, refused before one of them tries: of another system's type, or not of Unicode."""
+"""Connections that no driver can use, refused before one of them tries.
+
+They are of another system's type, not of Unicode, or ask for TLS in words that nothing reads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
@@ -22,6 +25,10 @@ _LEAD_TO = {
     "spark": "Spark",
     "sqlite": "SQLite",
 }
+
+_TLS = ("ssl", "tls", "use_ssl", "use_tls", "verify")
+PROTECTION = (*_TLS, "auth", "kerberos", "sasl")
+"""Beginnings of settings for TLS and a protected login."""
 
 
 def invalid(connection: ConnectionInfo, what: str, remedy: str, *fields: str) -> SinkAccessError:
@@ -48,6 +55,18 @@ def require_type(connection: ConnectionInfo, wanted: str) -> None:
             fields=["conn_type"],
             conn_type=connection.conn_type,
         )
+
+
+def refuse_unread(connection: ConnectionInfo, read: Collection[str] = (), beginnings: tuple[str, ...] = _TLS) -> None:
+    """SinkAccessError for settings of the extra with such a beginning that the sink does not read, but for empty ones.
+
+    If a misspelled name were dropped, login and rows would travel in the clear.
+    """
+    asked = [name for name, value in connection.extra.items() if value not in (None, False, "") and name not in read]
+    if unread := [name for name in asked if name.lower().startswith(beginnings)]:
+        supported = f"This sink reads {', '.join(read)}." if read else "This sink supports neither TLS nor Kerberos."
+        what = f"the connection's extra has settings that this sink does not read: {', '.join(unread)}."
+        raise invalid(connection, what, f"Correct or remove them. {supported}", *unread)
 
 
 def require_text(connection: ConnectionInfo) -> None:

@@ -47,15 +47,14 @@ def store_url(setting: str | None = None, connections: ConnectionResolver = task
 
 
 def check_store(setting: str | None) -> str | None:
-    """Returns an operator's `store` argument; ConfigurationError when it holds a password, which the UI would show, or
-    is no text.
-    """
+    """Return the `store` of an operator or a command line. ConfigurationError: it has a password, or is no text."""
     check_text("store", setting, optional=True)
     if isinstance(setting, str) and "://" in setting and _holds_password(setting):
         raise ConfigurationError(
-            "the argument `store` has a password, but Airflow shows the arguments of tasks.",
+            "`store` has a password, but Airflow shows the arguments of tasks, and `ps` those of commands.",
             code="password_visible",
-            remedy="Give an Airflow connection (conn:<connection id>), or write the URL into [airflow_ft] store.",
+            remedy="Give an Airflow connection (conn:<connection id>), or write the URL into [airflow_ft] store or the"
+            " variable AIRFLOW__AIRFLOW_FT__STORE.",
             argument="store",
         )
     if isinstance(setting, str) and setting and not setting.strip():

@@ -594,6 +594,22 @@ def test_a_misspelled_log_is_not_made(tmp_path: Path, parser: ArgumentParser, co
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("pipelines",),
+        ("doctor", "orders"),
+        ("savepoint", "restore", "/s", "--yes"),
+        ("dry-run", "orders", "--dag", "f"),
+    ],
+)
+def test_a_password_on_the_command_line_is_refused(parser: ArgumentParser, command: tuple[str, ...]) -> None:
+    args = parser.parse_args(["ft", *command, "--store", "postgresql://me:secret-word@127.0.0.1:1/log"])
+    with raises(SystemExit, "password_visible", argument="store") as caught:
+        args.func(args)
+    assert "secret-word" not in f"{caught.value}"
+
+
 def test_a_misspelled_folder_of_savepoints_is_told(tmp_path: Path, parser: ArgumentParser) -> None:
     args = parser.parse_args(["ft", "savepoint", "list", "--dir", str(tmp_path / "nowhere")])
     with raises(SystemExit, "folder_missing"):

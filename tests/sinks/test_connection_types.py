@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -100,6 +101,36 @@ def test_a_text_no_driver_can_encode_is_refused_but_not_shown(reader: str, wrong
     while seen is not None:
         assert "planted" not in repr(seen) + repr(vars(seen))
         seen = seen.__cause__ or seen.__context__
+
+
+@pytest.mark.parametrize(
+    ("reader", "name", "value"),
+    [
+        ("redis", "ssl_ca_cert", "/ca.pem"),
+        ("redis", "tls", True),
+        ("mysql", "sslmode", "verify-full"),
+        ("mysql", "ssl_capath", "/certificates"),
+        ("mysql", "ssl_verify_server_cert", True),
+        ("cassandra", "ssl", {}),
+        ("cassandra", "verify_mode", "CERT_REQUIRED"),
+        ("hbase", "use_ssl", "true"),
+        ("hbase", "authentication", "kerberos"),
+        ("hive_metastore", "SSL", True),
+        ("hive_metastore", "kerberos_service_name", "hive"),
+    ],
+)
+def test_a_tls_setting_that_nothing_reads_is_refused(reader: str, name: str, value: object) -> None:
+    """If it were dropped, the login would travel in the clear."""
+    given = ConnectionInfo("shop", reader, "127.0.0.1", 1, schema="s", extra={name: value, "ssl_other": None})
+    with raises(SinkAccessError, "connection_invalid", participant="shop", fields=[name]):
+        READERS[reader][1](given)
+
+
+def test_an_empty_field_of_the_form_weakens_no_tls() -> None:
+    extra = {"ssl": True, "ssl_cert_reqs": None, "ssl_check_hostname": "", "ssl_ca_certs": ""}
+    with opened(ConnectionInfo("shop", "redis", extra=extra)) as client:
+        made = client.connection_pool.make_connection()
+    assert (made.cert_reqs, made.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
 @pytest.fixture

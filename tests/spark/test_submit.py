@@ -172,6 +172,21 @@ def test_a_users_settings_go_before_the_defaults(tmp_path: Path) -> None:
     assert settings(_request(conf={"spark.master": "spark://m:7077"}), tmp_path)["spark.master"] == "spark://m:7077"
 
 
+@pytest.mark.parametrize(
+    "more, found",
+    [
+        ({}, "true"),
+        ({"master": "local"}, "true"),
+        ({"conf": {"spark.master": "local[2]"}}, "true"),
+        ({"conf": {"spark.authenticate": "false"}}, "false"),
+        ({"master": "spark://m:7077"}, None),
+        ({"conf": {"spark.master": "yarn"}}, None),
+    ],
+)
+def test_a_local_driver_answers_no_other_user(tmp_path: Path, more: dict[str, object], found: str | None) -> None:
+    assert settings(_request(**more), tmp_path).get("spark.authenticate") == found
+
+
 def test_state_has_few_partitions_with_changes_and_snapshots(tmp_path: Path) -> None:
     conf = settings(_request(), tmp_path)
     assert conf["spark.sql.shuffle.partitions"] == "4"

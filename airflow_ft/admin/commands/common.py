@@ -23,7 +23,7 @@ from airflow_ft.clients.buckets import resolve_with
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
-from airflow_ft.pipeline.decision_log import open_configured_store, participant_factory
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.lookup import require_known
@@ -50,6 +50,7 @@ def command(function: Command) -> Command:
     def run(args: Namespace) -> None:
         resolve_with(server_connections)  # a path may lie in a bucket
         try:
+            check_store(getattr(args, "store", None))
             function(args)
             sys.stdout.flush()
         except AirflowFtError as error:

@@ -12,7 +12,7 @@ _DURABLE = "--partitions 3 --replication-factor 3 --config min.insync.replicas=2
 
 def create_topic(name: str, settings: str = _DURABLE) -> str:
     """Return the command that creates a topic, by default a replicated one."""
-    return f"kafka-topics.sh --bootstrap-server <broker:9092> --create --if-not-exists --topic {name} {settings}"
+    return f"kafka-topics.sh --bootstrap-server <broker:9092> --create --if-not-exists --topic {quote(name)} {settings}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,6 @@ class Grant:
         pattern = " --resource-pattern-type prefixed" if self.is_prefix else ""
         operations = " ".join(f"--operation {operation}" for operation in self.operations)
         return (
-            f"kafka-acls.sh --bootstrap-server <broker:9092> --add --allow-principal User:{user} {operations}"
-            f" {where}{pattern}"
+            f"kafka-acls.sh --bootstrap-server <broker:9092> --add --allow-principal {quote(f'User:{user}')}"
+            f" {operations} {where}{pattern}"
         )

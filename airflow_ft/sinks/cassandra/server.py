@@ -22,10 +22,11 @@ from cassandra.connection import ConnectionBusy, ConnectionException
 from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, RoundRobinPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 
-from airflow_ft.clients.foreign_connections import invalid, require_type
+from airflow_ft.clients.foreign_connections import invalid, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.cassandra.lineage import PORT, hosts
 from airflow_ft.sinks.cassandra.spec import DOCUMENTS
 
@@ -53,8 +54,9 @@ def keyspace_of(connection: ConnectionInfo) -> str:
 
 
 def _tls(connection: ConnectionInfo) -> ssl.SSLContext | None:
+    refuse_unread(connection, ["ssl_options"])
     given = connection.extra.get("ssl_options")
-    if not given:
+    if given in (None, False, ""):
         return None
     try:
         context = ssl.create_default_context(cafile=given.get("ca_certs"))
@@ -233,7 +235,7 @@ def documents_exist(session: Session, keyspace: str) -> bool:
 def documents_sql(keyspace: str) -> str:
     """Return the statement that creates the sink's own table."""
     return (
-        f'CREATE TABLE IF NOT EXISTS "{keyspace}"."{DOCUMENTS}" (pipeline text, participant text, version bigint,'
+        f'CREATE TABLE IF NOT EXISTS {quoted(keyspace)}."{DOCUMENTS}" (pipeline text, participant text, version bigint,'
         " document text, PRIMARY KEY ((pipeline, participant)))"
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.cassandra.server import create_documents, documents_exist, documents_sql, keyspace_of, opened
 from airflow_ft.sinks.cassandra.spec import DOCUMENTS, CassandraSink
 
@@ -13,13 +14,13 @@ from airflow_ft.sinks.cassandra.spec import DOCUMENTS, CassandraSink
 def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Iterator[str]:
     """CQL that lets the connection's user deliver and verify. Asks nothing of the server."""
     own = keyspace_of(connection)
-    role = f'"{connection.login or "<role>"}"'
+    role = quoted(connection.login or "<role>")
     yield f"-- Connection {plan.name}: run this with cqlsh, as a role that may create tables and grant permissions."
     yield f"{documents_sql(own)};"
     tables = {(own, DOCUMENTS), *(sink.place(own) for sink in CassandraSink.all_of(plan).values())}
     for keyspace, name in sorted(tables):
         for permission in ("SELECT", "MODIFY"):
-            yield f'GRANT {permission} ON TABLE "{keyspace}"."{name}" TO {role};'
+            yield f"GRANT {permission} ON TABLE {quoted(keyspace)}.{quoted(name)} TO {role};"
     yield f"GRANT SELECT ON TABLE system_views.settings TO {role};"
     yield "-- In cassandra.yaml of each node: commitlog_sync: batch (or group)"
 

@@ -15,6 +15,7 @@ from airflow_ft.sinks.hbase.server import (
     Client,
     address,
     ledger_table,
+    literal,
     opened,
     require_ledger,
     require_table,
@@ -49,8 +50,8 @@ def _table(client: Client, sink: HBaseSink, connection: ConnectionInfo) -> Findi
     warnings = [
         (
             f"cells of family {family} expire after {seconds} s, so delivered rows disappear",
-            f"Nothing, if that is meant. Else run in the HBase shell: alter '{sink.table}', {{NAME => '{family}',"
-            " TTL => 'FOREVER'}.",
+            f"Nothing, if that is meant. Else run in the HBase shell: alter '{sink.table}',"
+            f" {{NAME => {literal(family)}, TTL => 'FOREVER'}}.",
         )
         for family, seconds in expiring.items()
     ]

@@ -14,7 +14,7 @@ from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TClient, TException, TMessageType
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TSocket, TTransportException
 
-from airflow_ft.clients.foreign_connections import invalid, require_type
+from airflow_ft.clients.foreign_connections import PROTECTION, invalid, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault
@@ -46,6 +46,11 @@ class Client(TClient):
         self._oprot.write_message_end()
         self._oprot.trans.flush()
         self._recv("mutateRowsTs")
+
+
+def literal(text: str) -> str:
+    """Return a text of the HBase shell, which is Ruby."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def address(connection: ConnectionInfo) -> str:
@@ -82,6 +87,7 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
         UnfitTargetError: a table or family is missing.
     """
     require_type(connection, "hbase")
+    refuse_unread(connection, beginnings=PROTECTION)
     transport = _choice(connection, "transport", _TRANSPORTS)
     protocol, _ = _choice(connection, "protocol", _PROTOCOLS)
     answer, connect = int(seconds * 1000), int(min(seconds, _CONNECT_SECONDS) * 1000)
@@ -128,7 +134,7 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
         return SinkAccessError(
             f"HBase at {server} has no namespace {name}.",
             code="database_missing",
-            remedy=f"Run in the HBase shell: create_namespace '{name}'. Or correct the connection's schema.",
+            remedy=f"Run in the HBase shell: create_namespace {literal(name)}. Or correct the connection's schema.",
             server=server,
             namespace=name,
         )
@@ -198,7 +204,7 @@ def require_table(client: TClient, server: str, table: str, wanted: Sequence[str
         raise UnfitTargetError(what, code="table_missing", remedy=remedy, table=table)
     if missing := [name for name in wanted if name not in found]:
         what = f"table {table} has no column family {', '.join(missing)}. It has: {', '.join(sorted(found))}."
-        remedy = f"Add the family in the HBase shell: alter '{table}', '{missing[0]}'. Or correct the sink."
+        remedy = f"Add the family in the HBase shell: alter '{table}', {literal(missing[0])}. Or correct the sink."
         raise UnfitTargetError(what, code="column_missing", remedy=remedy, table=table, families=missing)
     if not client.isTableEnabled(table.encode()):
         what = f"table {table} is disabled."
@@ -216,7 +222,7 @@ def require_ledger(client: TClient, server: str, table: str) -> bool:
             f"table {table} of HBase at {server} forgets its cells after {expiring[FAMILY]} s. It holds heads and"
             " markers.",
             code="server_setting_unsafe",
-            remedy=f"Run in the HBase shell: alter '{table}', {{NAME => '{FAMILY}', TTL => 'FOREVER'}}.",
+            remedy=f"Run in the HBase shell: alter {literal(table)}, {{NAME => '{FAMILY}', TTL => 'FOREVER'}}.",
             table=table,
             settings={"TTL": expiring[FAMILY]},
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.sinks.hbase.server import FAMILY, ledger_table, make_ledger, opened
+from airflow_ft.sinks.hbase.server import FAMILY, ledger_table, literal, make_ledger, opened
 from airflow_ft.sinks.hbase.spec import HBaseSink
 
 _DELETES = "hbase.hstore.time.to.purge.deletes"
@@ -22,16 +22,16 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
         tables.setdefault(sink.table, set()).update(sink.families)
     yield f"# Connection {plan.name}: run this in the HBase shell, as a user who may create tables."
     if connection.schema:
-        yield f"create_namespace '{connection.schema}'  # unless it exists"
-    yield f"create '{ledger}', {{NAME => '{FAMILY}', VERSIONS => 1, TTL => 'FOREVER'}}"
+        yield f"create_namespace {literal(connection.schema)}  # unless it exists"
+    yield f"create {literal(ledger)}, {{NAME => '{FAMILY}', VERSIONS => 1, TTL => 'FOREVER'}}"
     for table, families in sorted(tables.items()):
         settings = f"CONFIGURATION => {{'{_DELETES}' => '{_DELETES_MILLISECONDS}'}}"
-        named = ", ".join(f"{{NAME => '{family}', {settings}}}" for family in sorted(families))
+        named = ", ".join(f"{{NAME => {literal(family)}, {settings}}}" for family in sorted(families))
         yield "# If the table exists, `alter` instead of `create`; docs/hbase.md says why."
-        yield f"create '{table}', {named}"
+        yield f"create {literal(table)}, {named}"
     yield "# Where HBase checks permissions, put the gateway's user for USER. C lets it read the families:"
     for table in (ledger, *sorted(tables)):
-        yield f"grant 'USER', 'RWC', '{table}'"
+        yield f"grant 'USER', 'RWC', {literal(table)}"
 
 
 def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:

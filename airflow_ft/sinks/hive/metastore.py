@@ -13,7 +13,7 @@ from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TApplicationException, TClient, TException
 from thriftpy2.transport import TCyBufferedTransport, TSocket, TTransportException
 
-from airflow_ft.clients.foreign_connections import invalid, require_type
+from airflow_ft.clients.foreign_connections import PROTECTION, invalid, refuse_unread, require_type
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault
 from airflow_ft.sinks.base.table_checks import CatalogTable
@@ -54,6 +54,7 @@ class Connected(CatalogTable):
                 what = f"the connection asks for auth_mechanism {mechanism!r}, and this sink supports only NOSASL."
                 remedy = "Use a metastore without SASL, and remove auth_mechanism from the connection's extra."
                 raise invalid(self.connection, what, remedy, "auth_mechanism")
+            refuse_unread(self.connection, ("auth_mechanism", "authMechanism"), PROTECTION)
             make: Any = TSocket  # it has no types
             self._wire = TCyBufferedTransport(
                 make(

@@ -28,7 +28,7 @@ def properties(connection: ConnectionInfo) -> dict[str, Any]:
         if key != _NAME and value is not None
     }
     if connection.host:
-        host = connection.host if "://" in connection.host else f"http://{connection.host}"
+        host = connection.host if "://" in connection.host else f"https://{connection.host}"
         given.setdefault("uri", host + (f":{connection.port}" if connection.port else ""))
     if connection.login and connection.password:
         given.setdefault("credential", f"{connection.login}:{connection.password}")

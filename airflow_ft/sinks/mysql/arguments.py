@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.foreign_connections import refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.mysql.limits import Limits
+
+_TEXTS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password")
+_FLAGS = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
 
 
 def flag(value: Any, *, default: bool) -> bool:
@@ -41,6 +44,7 @@ def arguments(info: ConnectionInfo, limits: Limits, local_infile: bool) -> dict[
     }
     if extra.get("unix_socket"):
         given["unix_socket"] = str(extra["unix_socket"])
+    refuse_unread(info, ("ssl", "ssl_mode", *_TEXTS, *_FLAGS))
     return given | _tls(extra, info.conn_id)
 
 
@@ -48,8 +52,8 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
     """`ssl` (a mapping, or JSON text of one: ca, capath, cert, key, cipher, check_hostname, verify_mode), `ssl_ca`,
     `ssl_cert`, `ssl_key`, `ssl_verify_cert`, `ssl_verify_identity`, `ssl_disabled`, and `ssl_mode` in MySQL's words.
     """
-    given = {key: extra[key] for key in ("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password") if extra.get(key)}
-    for key in ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled"):
+    given = {key: extra[key] for key in _TEXTS if extra.get(key)}
+    for key in _FLAGS:
         if key in extra:
             given[key] = flag(extra[key], default=False)
     settings = extra.get("ssl")
@@ -63,7 +67,7 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
             return {"ssl_disabled": True}
         # Without an authority PyMySQL would take a certificate for any host.
         by_name = given.get("ssl_verify_identity") and "ssl_ca" not in given
-        if settings or by_name or mode in ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"):
+        if settings is not None or by_name or mode in ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"):
             named = {key.removeprefix("ssl_"): value for key, value in given.items() if not key.startswith("ssl_ver")}
             mapping = dict(settings) if isinstance(settings, Mapping) else {}
             has_authority = bool(mapping.keys() & {"ca", "capath"})
@@ -75,7 +79,7 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
                 if has_authority and mode != "REQUIRED":
                     mapping.setdefault("check_hostname", True)  # as without `ssl_verify_cert`
                 mode = "VERIFY_CA"
-            if mapping and "ssl_ca" in given and mode != "VERIFY_IDENTITY" and not has_authority:
+            if isinstance(settings, Mapping) and "ssl_ca" in given and mode != "VERIFY_IDENTITY" and not has_authority:
                 mapping.setdefault("check_hostname", False)  # as without a mapping: `ssl_ca` verifies no name
             return {"ssl": _context(named | mapping, mode)}
         if mode not in ("", "PREFERRED"):

@@ -224,14 +224,14 @@ def is_certain(error: BaseException) -> bool:
 
 
 def _is_about_rows(error: BaseException) -> bool:
-    """Return whether SQLSTATE says so: 22 is data, 23 constraints, 45 raised by a user (from PyMySQL 1.2 on)."""
+    """Return whether SQLSTATE says so: 22 is data, 23 constraints, 45 raised by a user."""
     return str(getattr(error, "sqlstate", None) or "")[:2] in ("22", "23", "45")
 
 
 def _is_answer(error: BaseException) -> bool:
     """Return whether the server has sent the error; the numbers from 2000 to 2999 are the driver's, unless it did."""
     code = code_of(error)
-    sqlstate = getattr(error, "sqlstate", None)  # since PyMySQL 1.2
+    sqlstate = getattr(error, "sqlstate", None)
     return isinstance(error, pymysql.err.MySQLError) and code > 0 and (bool(sqlstate) or not 2000 <= code < 3000)
 
 

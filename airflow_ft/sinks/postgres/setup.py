@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from itertools import count
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
@@ -65,12 +66,13 @@ def _database(connection: ConnectionInfo) -> str:
 def _grant_sequences(table: str, user: str) -> str:
     """Sequences that fill columns which rows leave out (serial), as far as the table is there."""
     name = table.replace("'", "''")
-    found = " ".join(SEQUENCES.format(table=f"'{name}'").split())
-    return (
-        f"DO $ft$ DECLARE each text; BEGIN FOR each IN SELECT sequence FROM ({found}) AS filling"
-        f" LOOP EXECUTE 'GRANT USAGE ON SEQUENCE ' || each || ' TO {user.replace(chr(39), chr(39) * 2)}'; END LOOP;"
-        " END $ft$;"
+    found = " ".join(SEQUENCES.split()).format(table=f"'{name}'")
+    program = (
+        f"DECLARE each text; BEGIN FOR each IN SELECT sequence FROM ({found}) AS filling"
+        f" LOOP EXECUTE 'GRANT USAGE ON SEQUENCE ' || each || ' TO {user.replace(chr(39), chr(39) * 2)}'; END LOOP; END"
     )
+    mark = next(mark for more in count() if (mark := f"$ft{more or ''}$") not in program)  # a name may have the others
+    return f"DO {mark} {program} {mark};"
 
 
 def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:

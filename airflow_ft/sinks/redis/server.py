@@ -12,7 +12,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from airflow_ft.clients.foreign_connections import invalid, require_type
+from airflow_ft.clients.foreign_connections import invalid, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
@@ -26,6 +26,8 @@ _TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_che
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _OF_PIPELINE = re.compile(r"Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 """What the client puts before the server's words: the beginning of a command, which may have values of rows."""
+_SPECIAL = re.compile(r"""[\s\0"'*?^\[\]\\]""")
+"""Characters that end or widen a pattern of an ACL, which has no blanks: `?` stands for any byte there."""
 _REMEDIES = {
     "NOREPLICAS": "Start the replicas, or lower min-replicas-to-write.",
     "MISCONF": "Free space on the disk of the server, or correct why it cannot write there.",
@@ -90,7 +92,8 @@ def opened(connection: ConnectionInfo, seconds: float = ANSWER_SECONDS, **where:
 
 def _tls(connection: ConnectionInfo) -> dict[str, Any]:
     """Return the client's arguments for TLS; none without. SinkAccessError: a file of them is missing."""
-    given = {name: connection.extra[name] for name in _TLS if name in connection.extra}
+    refuse_unread(connection, ("ssl", *_TLS))
+    given = {name: value for name in _TLS if (value := connection.extra.get(name)) not in (None, "")}
     missing = [name for name in _FILES if given.get(name) and not Path(str(given[name])).is_file()]
     if missing:
         what = f"the connection's {missing[0]} names {given[missing[0]]}, and there is no such file."
@@ -178,9 +181,13 @@ def _replica(server: str) -> SinkUnavailableError:
     return SinkUnavailableError(what, code="server_read_only", remedy=remedy, server=server)
 
 
+def _any_bytes(found: re.Match[str]) -> str:
+    return "?" * len(found[0].encode())
+
+
 def rules(keys: Sequence[str]) -> str:
     """Return the rules of an ACL for a delivery into keys with these beginnings."""
-    patterns = " ".join(f"~{beginning}*" for beginning in (OURS, *keys))
+    patterns = " ".join(f"~{_SPECIAL.sub(_any_bytes, beginning)}*" for beginning in (OURS, *keys))
     connecting = "+ping +select +info +config|get"
     scripts = "+eval +evalsha +script|load"
     keys_and_values = "+get +set +hget +hmget +hset +hdel +expire +persist +unlink +type"

@@ -140,7 +140,10 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
         conf["spark.master"] = request.master
     if kubernetes.is_kubernetes(conf["spark.master"]):
         conf |= kubernetes.settings(conf["spark.master"], conf)
-    if not is_local(conf["spark.master"]) and not request.streaming:
+    if is_local(conf["spark.master"]):
+        # Else each user of the machine may ask its ports for blocks, and send it Java objects. Spark makes the secret.
+        conf.setdefault("spark.authenticate", "true")
+    elif not request.streaming:
         # The end of a run reaches the driver's stores alone (`state_files`): executors see to theirs batch by batch.
         conf.setdefault("spark.sql.streaming.stateStore.unloadOnCommit", "true")
     if FORMAT not in conf and _has_unique_files(request, conf):

@@ -549,6 +549,13 @@ def test_one_table_has_one_place() -> None:
     assert dataset(sink, sql).uri == "iceberg:////data/catalog.db/lake/shop/orders"
 
 
+def test_a_secret_is_not_sent_without_tls_unasked() -> None:
+    """A connection as a URI (`iceberg://id:secret@host:443`) has no place for a scheme."""
+    named = ConnectionInfo("lake", "iceberg", host="catalog.example.com", port=443, login="id", password="secret")
+    assert properties(named)["uri"] == "https://catalog.example.com:443"
+    assert properties(replace(named, host="http://localhost"))["uri"] == "http://localhost:443"
+
+
 @pytest.mark.parametrize("extra", [{"type": "hive", "uri": "thrift://a"}, {"type": "sql"}])
 def test_a_connection_that_names_no_catalog_is_refused(world: World, extra: dict[str, str]) -> None:
     with raises(SinkAccessError, "connection_invalid"):
@@ -594,7 +601,7 @@ class WebPages(BaseHTTPRequestHandler):
 def test_a_web_server_is_no_catalog(world: World) -> None:
     with HTTPServer(("127.0.0.1", 0), WebPages) as server:
         Thread(target=server.handle_request, daemon=True).start()
-        world.target.connection = ConnectionInfo("lake", "iceberg", host="127.0.0.1", port=server.server_port)
+        world.target.connection = ConnectionInfo("lake", "iceberg", host="http://127.0.0.1", port=server.server_port)
         with raises(SinkAccessError, "connection_invalid", fields=["host", "extra"]):
             world.prepare(world.plan())
 

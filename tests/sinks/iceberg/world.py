@@ -111,4 +111,4 @@ def in_file(folder: Path) -> ConnectionInfo:
 
 def of_server(server: IcebergRest) -> ConnectionInfo:
     """Return a connection to a REST catalog."""
-    return ConnectionInfo("lake", "iceberg", host=server.host, port=server.port)
+    return ConnectionInfo("lake", "iceberg", host=f"http://{server.host}", port=server.port)

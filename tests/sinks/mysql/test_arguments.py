@@ -33,6 +33,7 @@ def test_connection_extras_reach_the_driver() -> None:
     assert given(ssl_ca=__file__, ssl_verify_identity="true")["ssl_verify_identity"] is True
     assert given(ssl_mode="DISABLED")["ssl_disabled"] is True
     assert given(ssl_mode="REQUIRED")["ssl"] is not None
+    assert given(ssl={})["ssl"] is not None
     assert given(ssl='{"cipher": "ECDHE-RSA-AES256-GCM-SHA384"}')["ssl"] is not None
 
 
@@ -49,6 +50,7 @@ def test_connection_extras_reach_the_driver() -> None:
         ({"ssl_mode": "REQUIRED", "ssl_verify_cert": "true"}, True, False),
         ({"ssl": True, "ssl_verify_identity": "true"}, True, True),
         ({"ssl": {"cipher": "DEFAULT"}}, True, False),
+        ({"ssl": {}}, True, False),
         ({"ssl": True}, True, True),
         ({"ssl": {"ca": certifi.where()}}, True, True),
         ({"ssl": {"ca": certifi.where()}, "ssl_verify_cert": True}, True, True),

@@ -1,0 +1,69 @@
+"""`airflow ft setup --print`: names in what an administrator runs are names, whatever characters they have."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+
+from airflow_ft import CassandraSink, HBaseSink, KafkaSink, KafkaSource, PostgresSink, RedisSink
+from airflow_ft.clients.kafka.grants import create_topic
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.sinks.cassandra import setup as cassandra
+from airflow_ft.sinks.hbase import setup as hbase
+from airflow_ft.sinks.kafka import setup as kafka
+from airflow_ft.sinks.postgres import setup as postgres
+from airflow_ft.sinks.redis import setup as redis
+from airflow_ft.sources import setup as sources
+
+
+def printed(system: Any, sink: Any, conn_type: str, **connection: Any) -> list[str]:
+    [plan] = plan_delivery({"rows": sink}).participants
+    return list(system.describe("orders", plan, ConnectionInfo(sink.conn_id, conn_type, **connection)))
+
+
+def test_a_family_ends_no_text_of_the_hbase_shell() -> None:
+    sink = HBaseSink(table="orders", row_key="{id}", family="f'}; `id`; {'\\")
+    text = "\n".join(printed(hbase, sink, "hbase", schema="shop'"))
+    assert r"NAME => 'f\'}; `id`; {\'\\'" in text
+    assert r"create_namespace 'shop\''" in text and r"create 'shop\':airflow_ft'" in text
+
+
+def test_a_table_ends_no_do_block() -> None:
+    table = "x$ft$; DROP  SCHEMA s; --$ft1$"
+    [block] = [line for line in printed(postgres, PostgresSink(table=table), "postgres") if line.startswith("DO ")]
+    [mark] = re.findall(r"^DO (\S+) ", block)
+    assert mark not in table and block.count(mark) == 2 and block.endswith(f"{mark};")
+    assert table in block
+
+
+@pytest.mark.parametrize("user", ["$ConnectionString", "CN=a, OU=b", "a;id"])
+def test_names_are_single_words_of_a_shell(user: str) -> None:
+    extra = {"bootstrap.servers": "h:1", "sasl.username": user, "airflow_ft_token_topic": "t;id"}
+    lines = printed(kafka, KafkaSink(topic="orders"), "kafka", extra=extra)
+    source = KafkaSource(topics=["orders;id"])
+    lines += [*sources.describe(source, lambda name: ConnectionInfo(name, "kafka", extra=extra)), create_topic("a;id")]
+    words = [shlex.split(line.partition("#")[0]) for line in lines]
+    assert {each[each.index("--topic") + 1] for each in words if "--topic" in each} == {
+        "t;id", "orders", "orders;id", "a;id",
+    }  # fmt: skip
+    assert {each[each.index("--allow-principal") + 1] for each in words if "--allow-principal" in each} == {
+        f"User:{user}"
+    }
+
+
+def test_a_role_ends_no_name_of_cassandra() -> None:
+    text = "\n".join(printed(cassandra, CassandraSink(table="orders"), "cassandra", login='a" b', schema='s"'))
+    assert 'TO "a"" b";' in text and '"s"""."orders"' in text and 'EXISTS "s"""."' in text
+
+
+def test_a_key_adds_no_rule_of_an_acl() -> None:
+    [line] = [
+        each
+        for each in printed(redis, RedisSink(key='x allkeys ~y*"é\u3000[{id}'), "redis")
+        if each.startswith("ACL SETUSER")
+    ]
+    assert line.split()[3:5] == ["~airflow_ft:*", "~x?allkeys?~y??é????*"]
