@@ -151,6 +151,7 @@ def test_settings_that_break_the_protocol_are_refused() -> None:
         ("spark.sql.parquet.outputTimestampType", "INT96"),
         ("spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version", "2"),
         ("spark.sql.shuffle.orderIndependentChecksum.enabled", "false"),
+        ("spark.sql.streaming.offsetLog.formatVersion", "2"),
         ("spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch", "false"),
     ):
         with raises(ConfigurationError, "spark_setting_unsafe", setting=name, value=value) as caught:
