@@ -32,6 +32,7 @@ from airflow_ft.spark.request import StageRequest, StageResult, is_local
 from airflow_ft.spark.session.submit import (
     LATE_OPTIMISER,
     QUICK_LAUNCHER,
+    driver_environment,
     environment,
     prepare,
     properties,
@@ -244,6 +245,17 @@ def test_the_environment_has_nothing_of_airflow(monkeypatch: pytest.MonkeyPatch)
     assert SECRET not in f"{found}" and found["HADOOP_CONF_DIR"] == "/etc/hadoop"
     assert found["PYSPARK_PYTHON"] == found["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert found["PYTHONPATH"].split(os.pathsep)[0] == "/dags"
+
+
+def test_a_kept_sessions_driver_has_the_pyspark_of_spark_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An installed airflow-ft lies beside pip's pyspark, which may be of another version."""
+    (tmp_path / "python/pyspark").mkdir(parents=True)
+    (tmp_path / "python/pyspark/__init__.py").touch()
+    (tmp_path / "python/lib").mkdir()
+    (tmp_path / "python/lib/py4j-1-src.zip").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    found = driver_environment(_request(python_path=("/dags",)))["PYTHONPATH"].split(os.pathsep)
+    assert found[:3] == [f"{tmp_path}/python", f"{tmp_path}/python/lib/py4j-1-src.zip", "/dags"]
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,8 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
         "spark.local.dir": str(folder / "spark-local"),
         "spark.master": request.master or "local[*]",
+        # Else spark.pyspark.python, which names the executors' interpreter, would start the driver, too.
+        "spark.pyspark.driver.python": sys.executable,
     }
     if is_local(conf["spark.master"]):
         conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = "127.0.0.1"
@@ -209,8 +211,9 @@ def _uploads_keys(request: StageRequest) -> bool:
 def driver_environment(request: StageRequest) -> dict[str, str]:
     """The same for a Python driver that is not started by spark-submit: it finds the pyspark of $SPARK_HOME."""
     kept, python = environment(request), spark_home() / "python"
-    path = [kept["PYTHONPATH"], str(python), *map(str, sorted(python.glob("lib/py4j-*.zip")))]
-    return {**kept, "PYTHONPATH": os.pathsep.join(path if python.is_dir() else path[:1])}
+    # First, as spark-submit does it: this package's folder may hold pip's pyspark, of another version.
+    own = [python, *sorted(python.glob("lib/py4j-*.zip"))] if (python / "pyspark" / "__init__.py").is_file() else []
+    return {**kept, "PYTHONPATH": os.pathsep.join([*map(str, own), kept["PYTHONPATH"]])}
 
 
 def properties(conf: Mapping[str, str]) -> str:
