@@ -247,6 +247,20 @@ def test_the_environment_has_nothing_of_airflow(monkeypatch: pytest.MonkeyPatch)
     assert found["PYTHONPATH"].split(os.pathsep)[0] == "/dags"
 
 
+@pytest.mark.parametrize(
+    ("host", "master", "found"),
+    [("nowhere.invalid", "", "127.0.0.1"), ("nowhere.invalid", "spark://m:7077", None), ("localhost", "", None)],
+)
+def test_a_host_without_an_address_runs_spark_locally(
+    monkeypatch: pytest.MonkeyPatch, host: str, master: str, found: str | None
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    assert environment(_request(master=master)).get("SPARK_LOCAL_IP") == found
+    monkeypatch.setenv("SPARK_LOCAL_IP", "10.0.0.5")
+    assert environment(_request(master=master))["SPARK_LOCAL_IP"] == "10.0.0.5"
+
+
 def test_a_kept_sessions_driver_has_the_pyspark_of_spark_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An installed airflow-ft lies beside pip's pyspark, which may be of another version."""
     (tmp_path / "python/pyspark").mkdir(parents=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -192,6 +193,8 @@ def environment(request: StageRequest) -> dict[str, str]:
     kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(entry for entry in path if entry))
     kept["PYSPARK_PYTHON"] = kept["PYSPARK_DRIVER_PYTHON"] = sys.executable
     kept["PYTHONUNBUFFERED"] = "1"
+    if is_local(request.master or request.conf.get("spark.master", "local")) and not _has_address(socket.gethostname()):
+        kept.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # without it Spark cannot start
     # With these, Java opens no path with a letter outside ASCII. Python does not heed them either.
     if kept.get("LC_ALL") in ("C", "POSIX"):
         kept["LC_ALL"] = "C.UTF-8"
@@ -200,6 +203,13 @@ def environment(request: StageRequest) -> dict[str, str]:
     kept["SPARK_SUBMIT_OPTS"] = " ".join(option for option in given if option)
     kept.setdefault("SPARK_LAUNCHER_OPTS", QUICK_LAUNCHER)
     return kept
+
+
+def _has_address(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False
 
 
 def _uploads_keys(request: StageRequest) -> bool:
