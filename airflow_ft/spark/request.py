@@ -41,6 +41,10 @@ FIXED_CONF = {
     # computes all that follows again. (Not on by default before 4.2; 4.0 does not know it.)
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+    # The offset log as `spark.state.location_files` reads it. (4.2 is the first to know others, and these need them.)
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false",
+    "spark.sql.streaming.queryEvolution.enableSinkEvolution": "false",
 }
 
 HADOOPS_LOCAL = "org.apache.hadoop.fs.LocalFileSystem"

@@ -145,6 +145,16 @@ def test_a_run_in_a_kept_jvm_sees_only_the_current_job(pipeline: StageWorld, tmp
     assert first["seen"] == second["seen"] == "('2', [])"
 
 
+@pytest.mark.parametrize("keep", [0.0, KEEP])
+def test_spark_pyspark_python_is_for_the_workers_alone(pipeline: StageWorld, tmp_path: Path, keep: float) -> None:
+    workers, calls = tmp_path / "python", tmp_path / "calls"
+    workers.write_text(f'#!/bin/sh\necho "$@" >> {calls}\nexec {sys.executable} "$@"\n')
+    workers.chmod(0o755)
+    _run(pipeline, "stage_jobs:Crashing", keep_session=keep, conf={"spark.pyspark.python": str(workers)})
+    started = calls.read_text().splitlines()
+    assert started and all("-m pyspark." in each for each in started)
+
+
 def test_a_run_that_failed_takes_the_jvm_with_it(pipeline: StageWorld) -> None:
     _run(pipeline)
     pid = _jvm()

@@ -13,7 +13,7 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.evolution import Evolution, carry_out, evolution, is_known, note_restored
 from airflow_ft.spark.state.location_files import keep
 from airflow_ft.spark.state.locations import SparkLocation
-from airflow_ft.spark.state.meaning import MEANING_FILE, Memory, meaning_of, remember_meaning
+from airflow_ft.spark.state.meaning import MEANING_FILE, Memory, meaning_of, remember_meaning, warn_of_later_spark
 from airflow_ft.spark.state.operators import identities, remember
 from airflow_ft.wal.local import local_path
 from tests.raising import raises
@@ -193,6 +193,19 @@ def test_what_nobody_knows_is_not_compared(tmp_path: Path) -> None:
     assert evolution(PIPELINE, base, plan, _memory(SUM)) is None, "another format"
     remember_meaning(location, None)
     assert meaning_of(location) is None
+
+
+@pytest.mark.parametrize(
+    ("spark", "warned"), [("4.1.4", True), ("4.2.0-SNAPSHOT", False), ("4.2.1", False), ("4.10.0", False), ("", False)]
+)
+def test_state_of_a_later_spark_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, spark: str, warned: bool
+) -> None:
+    location = _location(tmp_path, COUNT)
+    warn_of_later_spark(location, "4.1.0")
+    remember_meaning(location, _memory(SUM, spark="4.2.0"))
+    warn_of_later_spark(location, spark)
+    assert ("Spark 4.2.0 wrote" in caplog.text) is warned
 
 
 @pytest.mark.parametrize("format", ["v1", "v2"])

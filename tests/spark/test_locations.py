@@ -40,8 +40,9 @@ def _location(root: Path, batches: int, committed: int | None = None) -> Path:
     for name in names:
         file = path / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(name)
-        if name.startswith(("offsets/", "commits/")) and file.name.isdigit():
+        is_entry = name.startswith(("offsets/", "commits/")) and file.name.isdigit()
+        file.write_text("v1\n{}" if is_entry else name)
+        if is_entry:
             write_checksum(file)
     return path
 

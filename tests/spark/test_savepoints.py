@@ -148,6 +148,13 @@ def test_no_savepoint_is_taken_if_operator_state_is_missing(scene: Scene, tmp_pa
         _taken(scene, tmp_path)
 
 
+def test_a_restore_warns_of_a_later_spark(scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    location = tmp_path / "wal" / PIPELINE / "spark" / "1-1"
+    remember_meaning(SparkLocation("", PIPELINE, location.as_uri(), 1, ""), Memory("99.0.0", ()))
+    _restore(scene, _taken(scene, tmp_path))
+    assert "Spark 99.0.0 wrote" in caplog.text
+
+
 def test_nothing_is_taken_of_what_is_not_confirmed(tmp_path: Path) -> None:
     scene = Scene(open_store(f"sqlite:///{tmp_path}/ft.db"))
     with pytest.raises(ConfigurationError) as caught:

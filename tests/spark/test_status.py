@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.errors import DataLossError, StageError
+from airflow_ft.protocol.errors import DataLossError, NewerReleaseError, StageError
 from airflow_ft.protocol.model import RunKey, SparkPosition
 from airflow_ft.protocol.pipelines import Lease
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver import topics as driver_topics
 from airflow_ft.spark.driver.topics import Topics
+from airflow_ft.spark.state.location_files import entry, replace_file
 from airflow_ft.spark.state.locations import SparkLocation, open_location
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.state.status import LocationStatus, leave_out, location_status, record_ids, recorded_ids
@@ -55,6 +56,16 @@ def test_ids_count_from_their_batch_on_and_are_cut_back_with_it(tmp_path: Path) 
 def test_a_location_has_no_ids_where_none_were_recorded(tmp_path: Path) -> None:
     old = _location(tmp_path, 1)
     assert location_status(SparkPosition(old.uri, 0)).ids == {}
+
+
+@pytest.mark.parametrize(("log", "version"), [("offsets", 2), ("commits", 3)])
+def test_a_later_format_of_sparks_logs_is_refused(tmp_path: Path, log: str, version: int) -> None:
+    """Format 2 of the offsets has a source's id before them, and another order."""
+    location = _location(tmp_path, 1)
+    data = f'v{version}\n{{"batchWatermarkMs":0}}\n1:{{"b":{{"0":3}}}}\n0:-'.encode()
+    replace_file(location.uri, (log, "0"), data)
+    with raises(NewerReleaseError, "newer_release"):
+        entry(location.uri, log, 0)
 
 
 def test_a_topic_is_taken_out_of_the_copy_alone(tmp_path: Path) -> None:

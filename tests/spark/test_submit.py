@@ -32,6 +32,7 @@ from airflow_ft.spark.request import StageRequest, StageResult, is_local
 from airflow_ft.spark.session.submit import (
     LATE_OPTIMISER,
     QUICK_LAUNCHER,
+    driver_environment,
     environment,
     prepare,
     properties,
@@ -151,6 +152,7 @@ def test_settings_that_break_the_protocol_are_refused() -> None:
         ("spark.sql.parquet.outputTimestampType", "INT96"),
         ("spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version", "2"),
         ("spark.sql.shuffle.orderIndependentChecksum.enabled", "false"),
+        ("spark.sql.streaming.offsetLog.formatVersion", "2"),
         ("spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch", "false"),
     ):
         with raises(ConfigurationError, "spark_setting_unsafe", setting=name, value=value) as caught:
@@ -258,6 +260,31 @@ def test_the_environment_has_nothing_of_airflow(monkeypatch: pytest.MonkeyPatch)
     assert SECRET not in f"{found}" and found["HADOOP_CONF_DIR"] == "/etc/hadoop"
     assert found["PYSPARK_PYTHON"] == found["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert found["PYTHONPATH"].split(os.pathsep)[0] == "/dags"
+
+
+@pytest.mark.parametrize(
+    ("host", "master", "found"),
+    [("nowhere.invalid", "", "127.0.0.1"), ("nowhere.invalid", "spark://m:7077", None), ("localhost", "", None)],
+)
+def test_a_host_without_an_address_runs_spark_locally(
+    monkeypatch: pytest.MonkeyPatch, host: str, master: str, found: str | None
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    assert environment(_request(master=master)).get("SPARK_LOCAL_IP") == found
+    monkeypatch.setenv("SPARK_LOCAL_IP", "10.0.0.5")
+    assert environment(_request(master=master))["SPARK_LOCAL_IP"] == "10.0.0.5"
+
+
+def test_a_kept_sessions_driver_has_the_pyspark_of_spark_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An installed airflow-ft lies beside pip's pyspark, which may be of another version."""
+    (tmp_path / "python/pyspark").mkdir(parents=True)
+    (tmp_path / "python/pyspark/__init__.py").touch()
+    (tmp_path / "python/lib").mkdir()
+    (tmp_path / "python/lib/py4j-1-src.zip").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    found = driver_environment(_request(python_path=("/dags",)))["PYTHONPATH"].split(os.pathsep)
+    assert found[:3] == [f"{tmp_path}/python", f"{tmp_path}/python/lib/py4j-1-src.zip", "/dags"]
 
 
 @pytest.mark.parametrize(

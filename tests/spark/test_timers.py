@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.state import timers
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.wal.filesystem import filesystem
-from tests.raising import raises
 
 OFFSETS = {"batchWatermarkMs": 5, "batchTimestampMs": 6, "conf": {"spark.sql.shuffle.partitions": "4"}}
 
@@ -38,12 +36,6 @@ def test_a_batch_is_begun_where_the_last_one_has_ended(location: SparkLocation, 
     assert data["batchTimestampMs"] >= before
     assert {**data, "batchTimestampMs": 6} == {**OFFSETS, "batchWatermarkMs": 700}
     assert not location.ends_at(3), "whoever comes after a crash works in a copy"
-
-
-def test_another_format_is_refused_by_name(location: SparkLocation, tmp_path: Path) -> None:
-    (tmp_path / "at/offsets/3").write_text("v2\n{}")
-    with raises(StageError, "state_unreadable", version="v2"):
-        timers.begin_batch(location, 3, 0)
 
 
 def test_what_is_silent_for_long_or_behind_many_is_a_checkpoint() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_ft.protocol.doctor import Check
 from airflow_ft.protocol.errors import ConfigurationError, StageError
+from airflow_ft.spark.session.connector import installed_version
 from airflow_ft.spark.session.yarn import FOLDERS, WEB, HadoopConfiguration, is_yarn, require_cluster, unknown_queue
 from airflow_ft.spark.session.yarn_archive import upload
 from airflow_ft.spark.task.doctor import examine_spark
@@ -109,6 +110,9 @@ def test_doctor_checks_the_cluster_and_warns_of_jar_uploads(
     assert "airflow ft yarn-archive --to" in found["spark jars"].remedy
     for setting, value in (("spark.yarn.archive", "hdfs:///spark.zip"), ("spark.yarn.jars", "local:/opt/jars/*")):
         assert _examined({setting: value})["spark jars"].verdict == "ok"
+    for version, verdict in ((installed_version(), "ok"), ("4.0.0", "problem")):
+        found = _examined({"spark.yarn.archive": f"hdfs:///spark-{version}-{'0a' * 8}.zip"})
+        assert found["spark jars"].verdict == verdict
     assert not {"yarn", "spark jars"} & {check.name for check in examine_spark("local[*]", [])}
 
 

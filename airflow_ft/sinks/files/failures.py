@@ -62,6 +62,7 @@ def _translated(root: str, error: OSError) -> AirflowFtError:
         what = f"{root} and the folder where its rows are prepared are now on different file systems."
         remedy = "Mount them as before: a rename makes rows visible, and it works only within one file system."
         return SinkAccessError(what, code="file_systems_differ", remedy=remedy, path=root)
-    return SinkUnavailableError(
-        f"{root}: {error}.", code="file_system_failed", remedy="Check the disk or mount, then retry.", path=root
-    )
+    remedy = "Check the disk or mount, then retry."
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        remedy = "Raise the limit of open files for Airflow's workers (`ulimit -n`, LimitNOFILE of systemd)."
+    return SinkUnavailableError(f"{root}: {error}.", code="file_system_failed", remedy=remedy, path=root)

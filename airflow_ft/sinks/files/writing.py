@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import resource
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +32,7 @@ from airflow_ft.wal.writer import COMPRESSION, ROW_GROUP_BYTES, bounded_columns
 
 BUFFERED = 128 << 20
 OPEN_FILES = 200
+_FEW_FILES = 8
 SMALL = 8  # a file of the log under this part of `file_bytes` is put together with others
 Text = bytes | memoryview
 _CHUNK = 1 << 20
@@ -46,6 +48,12 @@ def large(files: Sequence[WalFile], segments: int, file_bytes: int) -> list[WalF
     """Files of the log that are worth to be adopted as they are; small ones are put together, unless there is one."""
     alone = segments == 1 and len(files) == 1
     return [file for file in files if alone or file.bytes * SMALL >= file_bytes]
+
+
+def _most_open() -> int:
+    """Return how many files may be open at once; the rest of the process needs descriptors, too."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return OPEN_FILES if limit == resource.RLIM_INFINITY else min(OPEN_FILES, max(_FEW_FILES, limit // 4))
 
 
 def changed(source: str, sink: str) -> WalCorruptError:
@@ -74,7 +82,7 @@ class Files:
         self._open: dict[tuple[str, pa.Schema], _File] = {}  # in the order of their last use
         self._written: list[WalFile] = []
         self._count = 0
-        self._open_files = files.open_files if isinstance(files, Objects | S3FileSystem) else OPEN_FILES
+        self._open_files = files.open_files if isinstance(files, Objects | S3FileSystem) else _most_open()
 
     def place(self, folder: str = "") -> tuple[str, str]:
         """The next file of a partition folder: its name below the root, and its URI."""

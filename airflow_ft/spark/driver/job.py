@@ -20,7 +20,7 @@ import hashlib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.jobs.parsing import MALFORMED, malformed_rows, parsed_rows
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from airflow_ft.spark.driver.inputs import Sources
 
 _OUTPUT_MODES = ("append", "update", "complete")
+_imported_code: dict[str, str] = {}
+"""By module: the SHA-256 of its source when this process imported it. The file may change afterwards."""
 
 
 class Job:
@@ -67,6 +69,8 @@ class Job:
     def _imported(self) -> Any:
         module_name, _, name = self.reference.partition(":")
         found: Any = _called(importlib.import_module, module_name)
+        if module_name not in _imported_code:
+            _imported_code[module_name] = _sha256_of(found)
         for part in name.split(".") if name else ():
             if not hasattr(found, part):
                 raise self._error(
@@ -81,18 +85,14 @@ class Job:
 
     @property
     def code(self) -> dict[str, str]:
-        """The module that the job is in, and the SHA-256 of its source ("" where that cannot be read).
+        """The module that the job is in, and the SHA-256 of its source as imported ("" where that cannot be read).
 
         Of a job of the DAG file its name, and the SHA-256 of what was taken out of the file for it.
         """
         if isinstance(self._given, InlineJob):
             return {"module": self.reference, "sha256": self._given.sha256}
         name = self.reference.partition(":")[0]
-        try:
-            source = inspect.getsource(importlib.import_module(name)).encode()
-        except (OSError, TypeError):
-            return {"module": name, "sha256": ""}
-        return {"module": name, "sha256": hashlib.sha256(source).hexdigest()}
+        return {"module": name, "sha256": _imported_code[name]}
 
     @property
     def has_split(self) -> bool:
@@ -231,6 +231,14 @@ class Job:
 
     def _error(self, what: str, remedy: str, code: str = "job_invalid", **fields: Any) -> JobError:
         return JobError(f"job {self.reference}: {what}.", code=code, remedy=remedy, job=self.reference, **fields)
+
+
+def _sha256_of(module: ModuleType) -> str:
+    """Return "" for a module without source."""
+    try:
+        return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
+    except (OSError, TypeError):
+        return ""
 
 
 def _called_as(value: Any) -> str:

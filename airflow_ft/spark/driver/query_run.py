@@ -37,6 +37,7 @@ from airflow_ft.spark.driver.types import check_types
 from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.meaning import warn_of_later_spark
 from airflow_ft.spark.state.operators import remember_code
 from airflow_ft.spark.state.settings import log_changed_settings, remember_given
 from airflow_ft.spark.state.source_changes import SourceChange, source_change
@@ -75,6 +76,8 @@ class QueryRun:
         """Run the query of this plan in the attempt's location."""
         run, requests, ending = self._run, self._run.requests, self._run.ending
         store, request, job, frame = run.store, run.request, run.job, run.frame
+        if (base := request.base) is not None:
+            warn_of_later_spark(SparkLocation("", "", base.location, base.batch, ""), frame.sparkSession.version)
         change = None if request.starts_from_scratch else source_change(request.pipeline, request.base, plan.sources)
         begins = sources_to_freeze(request, plan.sources, change)
         bear = partial(compute_planned, frame, job.output_mode, static=run.sources.listings)

@@ -24,10 +24,12 @@ from airflow_ft.spark.request import StageRequest, listed
 from airflow_ft.spark.savepoints.metadata import SPARK, Savepoint, verify
 from airflow_ft.spark.savepoints.taking import finish, new_folder, removed_on_error
 from airflow_ft.spark.session import s3a
+from airflow_ft.spark.session.connector import installed_version
 from airflow_ft.spark.session.home import spark_home
 from airflow_ft.spark.session.submit import MAIN, RESULT, environment, properties, settings, submit
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.locations import SparkLocation, copy_location
+from airflow_ft.spark.state.meaning import warn_of_later_spark
 from airflow_ft.wal.filesystem import filesystem
 
 _MOST_LISTED = 500
@@ -53,6 +55,7 @@ def changed_copy(
             path=uri,
         )
     verify(uri, savepoint)
+    warn_of_later_spark(savepoint.location(uri), installed_version())
     id, target = new_folder(folder, savepoint.pipeline, savepoint.number)
     with removed_on_error(folder, target, savepoint.pipeline):
         files.make_folder(target)

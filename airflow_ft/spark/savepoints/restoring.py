@@ -51,11 +51,13 @@ from airflow_ft.spark.savepoints.restorable import (
 )
 from airflow_ft.spark.savepoints.settling import settled
 from airflow_ft.spark.savepoints.taking import writing
+from airflow_ft.spark.session.connector import installed_version
 from airflow_ft.spark.state.beginnings import copy_frozen
 from airflow_ft.spark.state.catching_up import note_written_again, plan, require_all_read
 from airflow_ft.spark.state.evolution import note_restored
 from airflow_ft.spark.state.location_files import newest_batch, renew_query_id
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_of_epoch, location_root
+from airflow_ft.spark.state.meaning import warn_of_later_spark
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.wal.owners import register
 from airflow_ft.wal.roots import require_files
@@ -137,6 +139,7 @@ def restore(
         examine_former(store, uri, savepoint, name, later)
     examine(store, uri, savepoint, name, later, rename=rename)
     verify(uri, savepoint)
+    warn_of_later_spark(savepoint.location(uri), installed_version())
     with ExitStack() as stack:
         held = 0
         if rename:  # whatever of it is asleep is fenced then, or finds in the sinks what was settled

@@ -20,6 +20,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +29,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.spark import private
 from airflow_ft.spark.request import listed
+from airflow_ft.spark.session.home import spark_home
 
 ARTIFACT = "spark-sql-kafka-0-10_2.13"
 CENTRAL = "https://repo1.maven.org/maven2/"
@@ -142,6 +144,13 @@ def spark_version(home: Path) -> str:
         remedy="Reinstall pyspark (`pip install --force-reinstall pyspark`), or correct SPARK_HOME.",
         path=str(home),
     )
+
+
+def installed_version() -> str:
+    """Return the version of the Spark that a driver gets on this machine; "": there is none."""
+    with suppress(ConfigurationError):
+        return spark_version(spark_home())
+    return ""
 
 
 def given(home: Path, jars: Iterable[str], packages: Iterable[str], artifact: str = "spark-sql-kafka") -> str | None:

@@ -254,6 +254,8 @@ def attach(connection: int) -> SparkSession:
     # The JVM reports objects of earlier drivers that it has released. Ours need other names.
     gateway.gateway_property.pool.next_id = random.SystemRandom().getrandbits(48)
     logging.getLogger("py4j").setLevel(logging.ERROR)  # it warns of each of those
+    if workers := SparkConf(_jvm=gateway.jvm).get("spark.pyspark.python"):  # as spark-submit hands it on
+        os.environ["PYSPARK_PYTHON"] = workers
     default = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
     if not default.isDefined() or default.get().sparkContext().isStopped():
         context = SparkContext(gateway=gateway)

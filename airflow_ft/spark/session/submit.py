@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -127,6 +128,8 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(folder / "spark-warehouse"),
         "spark.local.dir": str(folder / "spark-local"),
         "spark.master": request.master or "local[*]",
+        # Else spark.pyspark.python, which names the executors' interpreter, would start the driver, too.
+        "spark.pyspark.driver.python": sys.executable,
     }
     if is_local(conf["spark.master"]):
         conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = "127.0.0.1"
@@ -193,6 +196,8 @@ def environment(request: StageRequest) -> dict[str, str]:
     kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(entry for entry in path if entry))
     kept["PYSPARK_PYTHON"] = kept["PYSPARK_DRIVER_PYTHON"] = sys.executable
     kept["PYTHONUNBUFFERED"] = "1"
+    if is_local(request.master or request.conf.get("spark.master", "local")) and not _has_address(socket.gethostname()):
+        kept.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # without it Spark cannot start
     # With these, Java opens no path with a letter outside ASCII. Python does not heed them either.
     if kept.get("LC_ALL") in ("C", "POSIX"):
         kept["LC_ALL"] = "C.UTF-8"
@@ -201,6 +206,13 @@ def environment(request: StageRequest) -> dict[str, str]:
     kept["SPARK_SUBMIT_OPTS"] = " ".join(option for option in given if option)
     kept.setdefault("SPARK_LAUNCHER_OPTS", QUICK_LAUNCHER)
     return kept
+
+
+def _has_address(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False
 
 
 def _uploads_keys(request: StageRequest) -> bool:
@@ -212,8 +224,9 @@ def _uploads_keys(request: StageRequest) -> bool:
 def driver_environment(request: StageRequest) -> dict[str, str]:
     """The same for a Python driver that is not started by spark-submit: it finds the pyspark of $SPARK_HOME."""
     kept, python = environment(request), spark_home() / "python"
-    path = [kept["PYTHONPATH"], str(python), *map(str, sorted(python.glob("lib/py4j-*.zip")))]
-    return {**kept, "PYTHONPATH": os.pathsep.join(path if python.is_dir() else path[:1])}
+    # First, as spark-submit does it: this package's folder may hold pip's pyspark, of another version.
+    own = [python, *sorted(python.glob("lib/py4j-*.zip"))] if (python / "pyspark" / "__init__.py").is_file() else []
+    return {**kept, "PYTHONPATH": os.pathsep.join([*map(str, own), kept["PYTHONPATH"]])}
 
 
 def properties(conf: Mapping[str, str]) -> str:

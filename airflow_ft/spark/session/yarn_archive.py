@@ -7,6 +7,7 @@ archive that applications use, and the same jars are uploaded once.
 from __future__ import annotations
 
 import hashlib
+import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from airflow_ft.spark.session.connector import spark_version
 from airflow_ft.wal.hdfs import HdfsFileSystem
 
 ARCHIVE = "spark.yarn.archive"
+_NAME = re.compile(r"spark-(.+)-[0-9a-f]{16}\.zip")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first one that a zip file can have
 _CHUNK = 1 << 20
 
@@ -53,6 +55,12 @@ def upload(home: Path, folder: str) -> YarnArchive:
     total = sum(jar.stat().st_size for jar in jars)
     uploaded = not files.seen(uri) and files.publish(uri, lambda file: _write(jars, file))
     return YarnArchive(uri, len(jars), total, uploaded)
+
+
+def archived_version(archive: str) -> str:
+    """Return the version of Spark in an archive that `upload` has named; "": another archive, or none."""
+    match = _NAME.fullmatch(archive.rpartition("/")[2])
+    return match[1] if match else ""
 
 
 def _digest(jars: Sequence[Path]) -> str:

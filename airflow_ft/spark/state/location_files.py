@@ -1,7 +1,7 @@
 """Files of a checkpoint location: notes of this package, as JSON, and Spark's logs of its micro-batches.
 
     offsets/<batch>    v1, JSON (watermark, time, settings), a line for each use of a source: its offsets, "-": none
-    commits/<batch>    v1, JSON (the next watermark, the unique ids of the state's files)
+    commits/<batch>    v1 or v2, JSON (the next watermark, the unique ids of the state's files)
 
 Files are replaced, never changed in place, because copied locations share them. Hadoop's checksum beside a file would
 no longer fit and is removed first; Spark reads a file without one.
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ft.protocol.formats import refuse_newer
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.wal import markers
 from airflow_ft.wal.checksums import read_checked
@@ -47,12 +48,15 @@ def has_entry(location: str, log: str, batch: int) -> bool:
 
 
 def entry(location: str, log: str, batch: int) -> Entry:
-    """FileNotFoundError where there is none, WalCorruptError where it is damaged."""
+    """FileNotFoundError where there is none, WalCorruptError where it is damaged, NewerReleaseError for another format
+    (Spark 4.2 can write offsets as v2: with the sources' ids, in any order).
+    """
     files = filesystem(location)
     where = files.uri(location, log, str(batch))
     data = read_checked(files, where)
     with parsing(where):
         version, _, body = data.decode().partition("\n")
+        refuse_newer(where, int(version.removeprefix("v")), 2 if log == COMMITS else 1)
         first, *lines = body.split("\n")
         metadata = json.loads(first or "{}")
         if not isinstance(metadata, dict):

@@ -16,6 +16,7 @@ Constants in a text are marked (`constant`). One that a run gives to its job, su
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ ROWS = "rows of "
 FIELDS = "fields of state variable "
 """Aspects of this beginning list names and types of fields. Spark itself compares their number and types."""
 
+log = logging.getLogger("airflow_ft.spark")
 
 _CONSTANT = re.compile("\u2039(~?)([^\u203a]*)\u203a")
 
@@ -91,6 +93,26 @@ def meaning_of(location: SparkLocation) -> Memory | None:
     if found is None or found.get("format") != _FORMAT:
         return None
     return Memory(str(found["spark"]), tuple(found["operators"]))
+
+
+def warn_of_later_spark(location: SparkLocation, spark: str) -> None:
+    """Log a warning if a later minor version of Spark than this one has written the location. "": this one is unknown.
+
+    Spark may then fail at formats that it does not know.
+    """
+    found = note(location.uri, MEANING_FILE)
+    if found is not None and spark and _minor(found["spark"]) > _minor(spark):
+        log.warning(
+            "Spark %s wrote %s, and this is Spark %s, which may not be able to read its state. If it fails, install the"
+            " later version.",
+            found["spark"],
+            location.uri,
+            spark,
+        )
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def has_lost_state(location: SparkLocation) -> bool:

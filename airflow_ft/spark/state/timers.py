@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.location_files import COMMITS, OFFSETS, add_entry, entry, newest_batch
 from airflow_ft.spark.state.locations import SparkLocation
@@ -108,16 +107,6 @@ def may_be_silent(since: int, undelivered: int) -> bool:
 def begin_batch(location: SparkLocation, batch: int, watermark_ms: int) -> None:
     """The micro-batch behind `batch` waits to be computed there, as after a crash: it reads nothing."""
     offsets = entry(location.uri, OFFSETS, batch)
-    if offsets.version != "v1":
-        raise StageError(
-            f"Spark wrote its offsets in the format {offsets.version!r}. airflow-ft does not know it and cannot start a"
-            " micro-batch.",
-            code="state_unreadable",
-            pipeline=location.pipeline,
-            remedy="Stop the stream without a drain. To drain a job with timers, use a version of Spark that this"
-            " package supports.",
-            version=offsets.version,
-        )
     clock = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": int(1000 * time.time())}
     add_entry(location.uri, OFFSETS, batch + 1, replace(offsets, metadata={**offsets.metadata, **clock}))
 

@@ -19,7 +19,7 @@ from airflow_ft.spark.request import listed
 from airflow_ft.spark.session import connector, kubernetes, s3a, standalone, yarn
 from airflow_ft.spark.session.home import spark_home
 from airflow_ft.spark.session.submit import jar_files, require_user
-from airflow_ft.spark.session.yarn_archive import ARCHIVE
+from airflow_ft.spark.session.yarn_archive import ARCHIVE, archived_version
 from airflow_ft.wal.hdfs import HdfsFileSystem
 
 MINIMUM_JAVA = 17
@@ -119,8 +119,11 @@ def _examine_yarn(exam: Examination, conf: Mapping[str, str]) -> None:
     elif len(exam.checks) == before:
         exam.warn(name, "not checked: spark-env.sh may set HADOOP_CONF_DIR", "Set HADOOP_CONF_DIR for the workers.")
     name = "spark jars"
-    archive = conf.get(ARCHIVE, "")
-    if archive.startswith("hdfs://") and not archive.startswith("hdfs:///"):  # without a server: the cluster's own
+    archive, here = conf.get(ARCHIVE, ""), connector.installed_version()
+    if here and (of := archived_version(archive)) not in ("", here):
+        what = f"{archive} has the jars of Spark {of} for the executors, but the driver is Spark {here}"
+        exam.problem(name, what, f"Run `{_UPLOAD}`, and set {ARCHIVE} to what it prints.")
+    elif archive.startswith("hdfs://") and not archive.startswith("hdfs:///"):  # without a server: the cluster's own
         there = exam.attempt(name, lambda: HdfsFileSystem().seen(archive))
         if there is False:
             exam.problem(name, f"{archive} does not exist", f"Run `{_UPLOAD}`, and set {ARCHIVE} to what it prints.")

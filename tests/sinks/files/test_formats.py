@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import errno
 import gzip
 import io
 import json
 import os
+import resource
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -20,8 +22,9 @@ import pyarrow.json as pc_json
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
+from airflow_ft.protocol.errors import DeclinedError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.protocol.set_aside import of_proof
+from airflow_ft.sinks.files.failures import translated_errors
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal.local import LocalFileSystem
 from tests.raising import raises
@@ -242,6 +245,23 @@ def test_many_partitions_need_few_open_files_and_little_memory(tmp_path: Path, m
         ids = pq.ParquetFile(folder.path / file).read()["id"].to_pylist()
         assert all(id % 20 == which for id in ids) and ids == sorted(ids)
     assert len(folder.files()) > 20, "a file is ended to make room, and another one begun"
+
+
+def test_open_files_stay_below_the_limit_of_the_process(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    rows = pa.table({"id": range(200), "which": [str(id) for id in range(200)]})
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (160, hard))
+        folder = delivered(tmp_path, rows, partition_by=("which",))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert folder.ids() == list(range(200))
+
+
+def test_too_many_open_files_name_the_limit() -> None:
+    with raises(SinkUnavailableError, "file_system_failed") as caught, translated_errors("/out"):
+        raise OSError(errno.EMFILE, "Too many open files", "/out/part")
+    assert caught.error is not None and "ulimit -n" in caught.error.remedy
 
 
 def test_values_that_hardly_repeat_have_no_dictionary(tmp_path: Path) -> None:
