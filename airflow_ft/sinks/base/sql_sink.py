@@ -57,6 +57,14 @@ class SqlSink(ServerSink):
             raise ConfigurationError(
                 what, code="argument_invalid", remedy=remedy, argument="strategy", value=self.strategy
             )
+        if not is_template(self.table) and self.names.parse(self.table).name.lower().startswith("airflow_ft_"):
+            raise ConfigurationError(
+                f"table of {of} is {self.table!r}, and the sink keeps its own tables under names with airflow_ft_.",
+                code="name_invalid",
+                remedy="Give the name of another table, which does not begin with airflow_ft_.",
+                argument="table",
+                value=self.table,
+            )
         if self.ledger_schema is not None and not is_template(self.ledger_schema):
             self.names.check("schema (ledger_schema)", self.ledger_schema)
         check_type("allow_unsafe_durability", self.allow_unsafe_durability, bool, "Give True or False.", of=of)

@@ -72,6 +72,7 @@ def test_a_sink_says_what_a_plan_has_to_hold() -> None:
         ({"table": "`open"}, "name_invalid", {"value": "`open"}),
         ({"table": "x" * 65}, "name_invalid", {"value": "x" * 65, "subject": "table"}),
         ({"table": "blank "}, "name_invalid", {"value": "blank "}),
+        ({"table": "shop.AIRFLOW_FT_head"}, "name_invalid", {"value": "shop.AIRFLOW_FT_head"}),
         ({"table": "orders", "conn_id": ""}, "argument_invalid", {"argument": "conn_id"}),
         ({"table": "orders", "columns": {}}, "argument_invalid", {"argument": "columns"}),
         ({"table": "orders", "columns": {"": "a"}}, "argument_invalid", {"argument": "columns"}),
