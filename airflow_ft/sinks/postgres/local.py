@@ -22,10 +22,10 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
-from airflow_ft.protocol.votes import Proof, SinkHead, Vote
+from airflow_ft.protocol.votes import Proof, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import check_epoch, check_owner
-from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant, TransactionLedger
+from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.postgres.catalog import Table
 from airflow_ft.sinks.postgres.failures import (
     FEATURE_NOT_SUPPORTED,
@@ -229,9 +229,6 @@ class LocalParticipant(OneTransactionParticipant[Session]):
         return sum(Load(db, name, table, reader, dead_letters).all() for reader in readers)
 
     # --- what former owners have left ----------------------------------------------------------------------------
-
-    def _remembered(self, ledger: TransactionLedger) -> SinkHead | None:
-        return ledger.remembered() if isinstance(ledger, Ledger) else None
 
     def _orphans(self, pipeline: str, installation: str) -> list[Orphan]:
         with self._reading(pipeline) as ledger:

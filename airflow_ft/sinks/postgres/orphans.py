@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 def find_orphans(ledger: Ledger, installation: str) -> list[Orphan]:
     """Return what other installations have left past the last delivered number: markers and prepared transactions."""
     prepared = list(_of_others(ledger, installation))  # before the markers: what is committed meanwhile shows there
-    found = list(marked_orphans(ledger.branches_of_others(_last(ledger), installation)))
+    found = list(marked_orphans(ledger.markers_of_others(_last(ledger), installation)))
     for owner, gid in prepared:
         if _is_undecided(ledger, gid):
             text = f"branch {gid.branch} is prepared (epoch {gid.epoch}, attempt {gid.attempt}), and holds its locks"
