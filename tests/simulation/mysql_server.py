@@ -237,7 +237,7 @@ class MySqlServer:
             current = table[key] if locking else self._committed(connection, name, key)
             if current is not None and statement.where(current, args):
                 found.append((key, current))
-        for key, row in [] if statement.maximum else found[: statement.limit]:
+        for key, row in [] if statement.maximum else found:
             if locking:
                 self.lock(connection, name, key, shared=statement.shared)
             if key not in table:
@@ -251,7 +251,7 @@ class MySqlServer:
         if statement.maximum:
             return 0, [(max((row[statement.columns[0]] for _, row in found), default=None),)]
         rows = [tuple(row[column] for column in statement.columns) for _, row in found]
-        return len(found[: statement.limit]), rows if statement.verb == "SELECT" else []
+        return len(found), rows if statement.verb == "SELECT" else []
 
     def _function(self, connection: Connection, text: str, args: tuple[Any, ...]) -> tuple[int, list[tuple[Any, ...]]]:
         if text.startswith("SELECT GET_LOCK"):

@@ -24,7 +24,7 @@ _INSERT = re.compile(
     r"(?P<ignore> ON DUPLICATE KEY UPDATE (?P<same>`\w+`) = (?P=same))?"
 )
 _UPDATE = re.compile(rf"UPDATE {_TABLE} SET (?P<sets>.+?) WHERE (?P<where>.+)")
-_DELETE = re.compile(rf"DELETE FROM {_TABLE} WHERE (?P<where>.+?)(?: ORDER BY .+? LIMIT (?P<limit>\d+))?")
+_DELETE = re.compile(rf"DELETE FROM {_TABLE} WHERE (?P<where>.+)")
 _TOKEN = re.compile(r"`(\w+)`|(%s)|'([^']*)'|(\d+)|(<=|>=|<>|=|<|>)|([(),])|([A-Z_]+)|\s+")
 _WORDS = {"AND": " and ", "OR": " or ", "IN": " in ", "GREATEST": "max", "UTC_TIMESTAMP": "_now"}
 
@@ -42,7 +42,6 @@ class Statement:
     shared: bool = False
     ignore: bool = False
     maximum: bool = False
-    limit: int | None = None
 
 
 @cache
@@ -75,8 +74,7 @@ def parse(sql: str) -> Statement:
             _compile(f"({', '.join(contents)},)", 0),
         )
     if match := _DELETE.fullmatch(text):
-        limit = match["limit"]
-        return Statement("DELETE", match["table"], _compile(match["where"], 0), limit=int(limit) if limit else None)
+        return Statement("DELETE", match["table"], _compile(match["where"], 0))
     raise NotImplementedError(f"the model does not speak: {text}")
 
 

@@ -72,11 +72,10 @@ MYSQL_SCRIPTS: dict[str, list[Step]] = {
         ("A", "name", "a"), ("B", "name", "a"), ("A", "close"), ("B", "name", "a"), ("C", "holder", "a"),
         ("C", "holder", "nobody"),
     ],
-    "pruning_takes_markers_in_order_up_to_the_floor": [
+    "pruning_takes_markers_up_to_the_floor": [
         ("A", "create", 1, 1), ("A", "insert", 1), ("A", "insert", 2), ("A", "insert", 3), ("A", "begin"),
-        ("A", "lock"), ("A", "floor", 2), ("A", "prune", 2, 1), ("A", "commit"), ("A", "begin"), ("A", "prune", 2, 5),
-        ("A", "floor", 1), ("A", "commit"), ("A", "head"), ("A", "newest"), ("A", "marker", 1), ("A", "fill", 1),
-        ("A", "fill", 3),
+        ("A", "lock"), ("A", "floor", 2), ("A", "prune", 2), ("A", "floor", 1), ("A", "commit"), ("A", "head"),
+        ("A", "newest"), ("A", "marker", 1), ("A", "fill", 1), ("A", "fill", 3),
     ],
     "after_a_commit_the_next_statement_opens_a_transaction": [
         ("A", "begin"), ("A", "insert", 1), ("A", "commit"), ("A", "insert", 2), ("B", "marker", 1), ("B", "marker", 2),
@@ -181,7 +180,7 @@ def random_script(seed: int, steps: int = 45) -> list[Step]:
                         ("begin",), ("begin",), ("commit",), ("commit",), ("close",), ("head",), ("lock",), ("newest",),
                         ("announce", dice.randint(1, 3), dice.randint(1, 3)), ("insert", number), ("insert", number),
                         ("marker", number), ("fill", number), ("deliver", number), ("floor", number),
-                        ("prune", number, 2),
+                        ("prune", number),
                     ]
                 ),
             )

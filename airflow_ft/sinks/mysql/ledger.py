@@ -264,10 +264,9 @@ class Ledger:
             (*self._key, number, branch, fence.installation, kind, fence.epoch, fence.attempt, digest, detail),
         )
 
-    def prune(self, session: Session, floor: int, limit: int) -> int:
-        """Deletes up to `limit` markers at or below `floor`, oldest first; returns how many."""
-        sql = f"DELETE FROM {self.table}{_MINE} AND `number` <= %s ORDER BY `number`, `branch` LIMIT {int(limit)}"
-        return session.run(sql, (*self._key, floor)).affected
+    def prune(self, session: Session, floor: int) -> None:
+        """Deletes the markers at or below `floor`."""
+        session.run(f"DELETE FROM {self.table}{_MINE} AND `number` <= %s", (*self._key, floor))
 
 
 def settled(session: Session, ledger: Ledger, plan: Plan, fence: Fence, head: Head, *, exactly: bool) -> Marker | None:

@@ -103,7 +103,7 @@ class ServerParticipant(JudgingParticipant):
         return self._persist("reading the marker", plan, lambda _: self._proof(plan))
 
     def forget(self, fence: Fence, floor: int) -> None:
-        """Prunes markers at or below `floor` in bounded batches, each in the transaction that raises the floor."""
+        """Prunes markers at or below `floor`, in the transaction that raises the floor."""
         self._persist("pruning markers", None, lambda _: self._forget(fence, floor))
 
     def head(self, pipeline: str) -> SinkHead | None:
@@ -273,15 +273,13 @@ class ServerParticipant(JudgingParticipant):
     def _forget(self, fence: Fence, floor: int) -> None:
         if floor <= 0:
             return
-        ledger, limit = self._ledger(fence.pipeline), self._limits.prune_batch
+        ledger = self._ledger(fence.pipeline)
         with closing(self._open()) as session:
-            more = True
-            while more:  # in bounded batches (R13)
-                session.begin()
-                check_epoch(ledger.head(session, lock=True), fence)
-                ledger.raise_floor(session, floor)
-                more = ledger.prune(session, floor, limit) == limit
-                self._end(session)
+            session.begin()
+            check_epoch(ledger.head(session, lock=True), fence)
+            ledger.raise_floor(session, floor)
+            ledger.prune(session, floor)
+            self._end(session)
 
     def _head(self, pipeline: str) -> SinkHead | None:
         head = None
