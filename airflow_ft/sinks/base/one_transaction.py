@@ -28,6 +28,7 @@ from airflow_ft.sinks.base.memory import (
     check_marker,
     check_owner,
     check_settled,
+    new_head,
     refuse_markers_without_head,
     refuse_to_adopt,
     remembered,
@@ -226,7 +227,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
             marked = [found for found, _, _ in ledger.markers_of_others(number, fence.installation)]
             refuse_to_adopt(head.as_sink_head if head else None, marked, fence.installation, number)
             floor = max(number, head.floor if head else 0)
-            ledger.write_head(replace(_head_of(fence), last_delivered=number, floor=floor))
+            ledger.write_head(replace(new_head(fence), last_delivered=number, floor=floor))
 
     def _orphans(self, pipeline: str, installation: str) -> list[Orphan]:
         with self._reading(pipeline) as ledger:
@@ -257,7 +258,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         newest = ledger.newest()  # before the head, which comes before its first marker
         if ledger.head() is None and plan.participant(self.name).predecessor == 0:
             refuse_markers_without_head(newest, HEAD)
-            ledger.create_head(_head_of(fence))
+            ledger.create_head(new_head(fence))
 
     def _remembered(self, ledger: TransactionLedger) -> SinkHead | None:
         return remembered(ledger.head, lambda above: ledger.markers_of_others(above, NO_INSTALLATION))
@@ -286,7 +287,3 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         """Return what an error names."""
         where: dict[str, Any] = {"participant": self.name}
         return where | ({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {})
-
-
-def _head_of(fence: Fence) -> Head:
-    return Head(installation=fence.installation, epoch=fence.epoch, attempt=fence.attempt, last_delivered=0, floor=0)

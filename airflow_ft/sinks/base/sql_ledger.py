@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol
 
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import Fence, Plan, canonical_json
-from airflow_ft.protocol.votes import Outcome
-from airflow_ft.sinks.base.memory import Head, Marker, check_owner
+from airflow_ft.protocol.votes import Outcome, SinkHead
+from airflow_ft.sinks.base.memory import NO_INSTALLATION, Head, Marker, check_owner, remembered
 
 HEAD, LEDGER = "airflow_ft_head", "airflow_ft_ledger"
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -32,22 +32,25 @@ def statements(
     integer: str = "BIGINT",
     at: str,
     branches: bool = False,
+    of_head: str = "",
+    end: str = "",
 ) -> Sequence[str]:
     """Return what makes both tables where they are lacking, in a system that calls its types so.
 
     `key` is the type of texts that are part of a key, `at` type and default of when a marker was written, for people.
-    With `branches` there are markers of branches too; that of a whole number has the branch ''.
+    With `branches` there are markers of branches too; that of a whole number has the branch ''. `of_head` adds
+    columns to the head, each with a comma behind it, and `end` follows both statements.
     """
     branch, of_branch = (f" branch {key} NOT NULL DEFAULT '',", ", branch") if branches else ("", "")
     names = f"pipeline {key} NOT NULL, participant {key} NOT NULL"
     return (
         f"CREATE TABLE IF NOT EXISTS {head} (\n  {names}, installation {text} NOT NULL,\n"
         f"  epoch {integer} NOT NULL, attempt {integer} NOT NULL, last_delivered {integer} NOT NULL,"
-        f" floor {integer} NOT NULL,\n  PRIMARY KEY (pipeline, participant))",
+        f" floor {integer} NOT NULL,\n  {of_head}PRIMARY KEY (pipeline, participant)){end}",
         f"CREATE TABLE IF NOT EXISTS {ledger} (\n  {names}, number {integer} NOT NULL,{branch} installation {text}"
         f" NOT NULL,\n  kind {text} NOT NULL, epoch {integer} NOT NULL, attempt {integer} NOT NULL,"
         f" digest {text} NOT NULL, counts {text} NOT NULL,\n  detail {text} NOT NULL, at {at},\n"
-        f"  PRIMARY KEY (pipeline, participant, number{of_branch}))",
+        f"  PRIMARY KEY (pipeline, participant, number{of_branch})){end}",
     )
 
 
@@ -150,7 +153,7 @@ class SqlLedger(ABC):
 
     def branch_markers(self, number: int) -> dict[str, Marker]:
         """Return the markers of a number's branches, by label."""
-        return {branch: marker for _, branch, marker in self._markers("number = ?", number) if branch}
+        return {branch: marker for _, branch, marker in self._markers("number = ? AND branch <> ''", number)}
 
     def _markers(self, where: str, *values: object) -> list[tuple[int, str, Marker]]:
         """Return markers with number and branch, ascending."""
@@ -164,7 +167,7 @@ class SqlLedger(ABC):
 
     def newest(self) -> int:
         """The highest number with a marker; 0: there is none."""
-        return int(self.rows(f"SELECT max(number) FROM {{ledger}} WHERE {MINE}", *self.key)[0][0] or 0)
+        return int(self.rows(f"SELECT MAX(number) FROM {{ledger}} WHERE {MINE}", *self.key)[0][0] or 0)
 
     def write_marker(
         self,
@@ -189,6 +192,16 @@ class SqlLedger(ABC):
     def markers_of_others(self, above: int, installation: str) -> list[tuple[int, str, Marker]]:
         """Return number, branch and marker of what other installations have written above a number, ascending."""
         return self._markers(_OTHERS, above, installation)
+
+    def remembered(self) -> SinkHead | None:
+        """Return the head, or what the markers say where it is gone or older than they are."""
+        return remembered(self.head, lambda above: self.markers_of_others(above, NO_INSTALLATION))
+
+    def installations(self) -> set[str]:
+        """Return the owners of head and markers."""
+        owners = {row[0] for row in self.rows(f"SELECT DISTINCT installation FROM {{ledger}} WHERE {MINE}", *self.key)}
+        head = self.head()
+        return owners | ({head.installation} if head is not None else set())
 
     def drop_markers_of_others(self, above: int, installation: str) -> None:
         """Deletes what `markers_of_others` lists."""

@@ -61,7 +61,7 @@ class BranchedParticipant(ServerParticipant):
 
     def _visible_branches(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> dict[str, Marker]:
         """The markers of the branches that are visible now, of this very plan."""
-        found = ledger.branch_markers(session, plan.number)
+        found = ledger.on(session).branch_markers(plan.number)
         for marker in found.values():
             check_marker(marker, plan, fence.installation)
         return found
@@ -141,9 +141,9 @@ class BranchedParticipant(ServerParticipant):
         if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, whole):
             session.close()
             return self._current_proof(plan)
-        if ledger.fill_marker(session, plan.number, counts, whole) != 1:
+        if ledger.on(session).fill_marker(plan.number, counts, whole) != 1:
             raise marker_lost(ledger, plan.number)
-        ledger.deliver_head(session, plan.number)
+        ledger.on(session).deliver_head(plan.number)
         self._end(session)
         return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, whole)
 
@@ -154,8 +154,8 @@ class BranchedParticipant(ServerParticipant):
 
         Their rows are visible. A commit counts their markers as any other, and an abort halts the pipeline.
         """
-        found = visible_branches(ledger.branch_markers(session, plan.number), plan.installation)
-        if not found or ledger.marker(session, plan.number) is not None:
+        found = visible_branches(ledger.on(session).branch_markers(plan.number), plan.installation)
+        if not found or ledger.on(session).marker(plan.number) is not None:
             return ""
         where = (
             f"FROM {ledger.table} WHERE pipeline = {literal(ledger.pipeline)}"

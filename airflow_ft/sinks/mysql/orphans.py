@@ -33,14 +33,14 @@ def find_orphans(session: Session, ledger: Ledger, installation: str) -> list[Or
     """Branch markers and tombstones past the last delivered number, and prepared branches, all of former owners."""
     listed = _listed(session)  # before the markers: a branch that is committed in between shows there (I6)
     try:
-        head = ledger.head(session)
+        head = ledger.on(session).head()
         owners = former_owners(session, ledger, installation, head)
     except pymysql.err.MySQLError as error:
         if code_of(error) == NO_SUCH_TABLE:
             return []
         raise
     last = _last(session, ledger)
-    found = list(marked_orphans(ledger.markers_of_others(session, last, installation)))
+    found = list(marked_orphans(ledger.on(session).markers_of_others(last, installation)))
     for owner, xid in prepared_by(listed, ledger, owners):
         if _is_undecided(ledger, session, xid, last):
             text = f"branch {xid.branch} is prepared (epoch {xid.epoch}, attempt {xid.attempt}), and keeps its locks"
@@ -51,8 +51,7 @@ def find_orphans(session: Session, ledger: Ledger, installation: str) -> list[Or
 
 def former_owners(session: Session, ledger: Ledger, installation: str, head: Head | None) -> list[str]:
     """Other installations that the sink knows to have owned the pipeline."""
-    found = {*ledger.installations(session), *([head.installation] if head else [])} - {installation}
-    return sorted(found)
+    return sorted(ledger.on(session).installations() - {installation})
 
 
 def prepared_by(listed: Listed, ledger: Ledger, owners: Sequence[str]) -> list[tuple[str, Xid]]:
@@ -70,7 +69,7 @@ def refuse_branches_of_others(session: Session, ledger: Ledger, installation: st
     listed = _listed(session)
     if all(xid.owner == mine for xid in listed.xids):
         return
-    found = prepared_by(listed, ledger, former_owners(session, ledger, installation, ledger.head(session)))
+    found = prepared_by(listed, ledger, former_owners(session, ledger, installation, ledger.on(session).head()))
     if found:
         # Without their nonces: on MySQL any user who knows an xid may end it, and this goes into logs.
         shown = ", ".join(f"{xid.branch} of its checkpoint {xid.number}" for _, xid in found[:4])
@@ -114,14 +113,14 @@ def end_orphans(
 
 def _shut_out(session: Session, ledger: Ledger, fence: Fence) -> None:
     """Raises the head above the former owner, who stays named in it, and ends the sessions that the head had named."""
-    head = ledger.head(session)
+    head = ledger.on(session).head()
     if head is None or head.installation == fence.installation:
         return
     for _ in range(2):  # also what began before the head was raised, and after the first look
-        check_adopter(ledger.head(session), fence)
+        check_adopter(ledger.on(session).head(), fence)
         for connection in older_sessions(session, ledger, fence, head, (), labels(MAX_BRANCHES)):
             kill(session, connection, head.rank)
-        ledger.shut_out(session, fence, head.installation)
+        ledger.on(session).shut_out(fence, head.installation)
 
 
 def _end_prepared(
@@ -131,7 +130,7 @@ def _end_prepared(
 
     Of an undecided number one attempt alone is committed: the one whose branches are visible, else the newest.
     """
-    head = ledger.head(session)
+    head = ledger.on(session).head()
     last = _last(session, ledger)
     found = prepared_by(_listed(session), ledger, former_owners(session, ledger, fence.installation, head))
     undecided = [xid for _, xid in found if _is_undecided(ledger, session, xid, last)]
@@ -145,11 +144,11 @@ def _end_prepared(
     for owner, xid in found:
         if xid in undecided:
             kept = ending is PreparedEnding.COMMIT and xid.rank == rank_to_keep(
-                xid, ledger.branch_markers(session, xid.number).values(), undecided
+                xid, ledger.on(session).branch_markers(xid.number).values(), undecided
             )
             verb = "COMMIT" if kept else "ROLLBACK"
         else:
-            marker = ledger.marker(session, xid.number) if xid.number != PROBE_NUMBER else None
+            marker = ledger.on(session).marker(xid.number) if xid.number != PROBE_NUMBER else None
             verb = as_marked(session, ledger, xid, marker)
         log.warning("%s: running XA %s for branch %s of checkpoint %d, which installation %s left prepared",
                     ledger.participant, verb, xid.branch, xid.number, owner)  # fmt: skip
@@ -169,13 +168,13 @@ def _listed(session: Session) -> Listed:
 
 def _last(session: Session, ledger: Ledger) -> int:
     """The number delivered last, also where the head is gone."""
-    head = ledger.remembered(session)
+    head = ledger.on(session).remembered()
     return head.number if head else 0
 
 
 def _is_undecided(ledger: Ledger, session: Session, xid: Xid, last: int) -> bool:
     """Return whether nothing in the sink says what was to become of it."""
-    return xid.number > last and xid.number != PROBE_NUMBER and ledger.marker(session, xid.number) is None
+    return xid.number > last and xid.number != PROBE_NUMBER and ledger.on(session).marker(xid.number) is None
 
 
 def as_marked(session: Session, ledger: Ledger, xid: Xid, marker: Marker | None) -> str:
@@ -186,4 +185,4 @@ def as_marked(session: Session, ledger: Ledger, xid: Xid, marker: Marker | None)
     counted = marker is not None and marker.outcome is Outcome.COMMITTED
     if marker is None or not counted or list(xid.rank) != marker.detail.get("prepared"):
         return "ROLLBACK"
-    return "COMMIT" if ledger.marker(session, xid.number, xid.branch) is None else "ROLLBACK"
+    return "COMMIT" if ledger.on(session).marker(xid.number, xid.branch) is None else "ROLLBACK"

@@ -23,7 +23,14 @@ from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.votes import Outcome, Proof, SinkHead, Vote
 from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader
-from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_marker, check_owner, refuse_to_adopt
+from airflow_ft.sinks.base.memory import (
+    check_adopter,
+    check_epoch,
+    check_marker,
+    check_owner,
+    new_head,
+    refuse_to_adopt,
+)
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
     LOCAL_INFILE_REFUSED,
@@ -139,7 +146,7 @@ class ServerParticipant(JudgingParticipant):
             created = ensure_ledger(session, ledger)
             preflight = self._preflight(session, ledger, plan, fence)
             killed = self._announce(session, ledger, fence, create=plan.participant(self._plan.name).predecessor == 0)
-            head = ledger.head(session)
+            head = ledger.on(session).head()
             check_owner(head, fence)
             assert head is not None
             notes: dict[str, Any] = {
@@ -241,7 +248,7 @@ class ServerParticipant(JudgingParticipant):
                 counts[name] += self._send(session, plan, reader, target, way, refused)
         if refused is not None:  # durable before COMMIT, and named by the marker
             detail = {**detail, **set_aside_detail(refused.write())}
-        if ledger.fill_marker(session, plan.number, counts, detail, branch) != 1:
+        if ledger.on(session).fill_marker(plan.number, counts, detail, branch) != 1:
             raise marker_lost(ledger, plan.number)
         return counts, detail
 
@@ -264,7 +271,7 @@ class ServerParticipant(JudgingParticipant):
     def _proof(self, plan: Plan) -> Proof | None:
         marker = None
         with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):  # never prepared
-            marker = self._ledger(plan.pipeline).marker(session, plan.number)
+            marker = self._ledger(plan.pipeline).on(session).marker(plan.number)
         if marker is None:
             return None
         check_marker(marker, plan, plan.installation)
@@ -276,15 +283,15 @@ class ServerParticipant(JudgingParticipant):
         ledger = self._ledger(fence.pipeline)
         with closing(self._open()) as session:
             session.begin()
-            check_epoch(ledger.head(session, lock=True), fence)
-            ledger.raise_floor(session, floor)
-            ledger.prune(session, floor)
+            check_epoch(ledger.on(session).head(lock=True), fence)
+            ledger.on(session).raise_floor(floor)
+            ledger.on(session).prune(floor)
             self._end(session)
 
     def _head(self, pipeline: str) -> SinkHead | None:
         head = None
         with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):
-            head = self._ledger(pipeline).remembered(session)
+            head = self._ledger(pipeline).on(session).remembered()
         return head
 
     def _adopt(self, fence: Fence, number: int) -> None:
@@ -292,11 +299,12 @@ class ServerParticipant(JudgingParticipant):
         with closing(self._open()) as session:
             ensure_ledger(session, ledger)
             session.begin()
-            head = ledger.head(session, lock=True)  # what the old owner has open is committed before, or never
+            head = ledger.on(session).head(lock=True)  # what the old owner has open is committed before, or never
             check_adopter(head, fence)
-            marked = [found[0] for found in ledger.markers_of_others(session, number, fence.installation)]
+            marked = [found[0] for found in ledger.on(session).markers_of_others(number, fence.installation)]
             refuse_to_adopt(head.as_sink_head if head else None, marked, fence.installation, number)
-            ledger.adopt_head(session, fence, number)
+            floor = max(number, head.floor if head else 0)
+            ledger.on(session).write_head(replace(new_head(fence), last_delivered=number, floor=floor))
             self._end(session)
 
     def _orphans(self, pipeline: str, installation: str) -> list[Orphan]:
@@ -310,10 +318,10 @@ class ServerParticipant(JudgingParticipant):
             if not is_known or not make_way:
                 return
             session.begin()
-            head = ledger.head(session, lock=True)
+            head = ledger.on(session).head(lock=True)
             check_owner(head, replace(fence, epoch=head.epoch, attempt=head.attempt) if head else fence)
             assert head is not None  # check_owner raises
-            ledger.drop_markers_of_others(session, head.last_delivered, fence.installation)
+            ledger.on(session).drop_markers_of_others(head.last_delivered, fence.installation)
             self._end(session)
 
     # --- what the steps share -----------------------------------------------------------------------------------
@@ -330,7 +338,7 @@ class ServerParticipant(JudgingParticipant):
     ) -> bool:
         """Inserts the marker; False when the place is taken (settled: what that means is read, not guessed)."""
         try:
-            ledger.insert_marker(session, plan, fence, outcome, detail, branch)
+            ledger.on(session).write_marker(plan, fence, outcome, {}, detail, branch)
         except pymysql.err.MySQLError as error:
             if code_of(error) != DUPLICATE_KEY:
                 raise

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import psycopg2
 
 from airflow_ft.protocol.errors import SinkAccessError
-from airflow_ft.protocol.votes import SinkHead
 from airflow_ft.sinks.base.columns import Misfits
-from airflow_ft.sinks.base.memory import NO_INSTALLATION, remembered
 from airflow_ft.sinks.base.sql_ledger import (
     HEAD,
     LEDGER,
-    MINE,
     PRIVILEGES,
     SqlLedger,
     cannot_create,
@@ -99,15 +95,6 @@ class Ledger(SqlLedger):
         if not self.rows(row, *self.key):
             self.rows(f"SELECT pg_advisory_xact_lock({_CREATING}, hashtext(?))", " ".join(self.key))
             self.rows(row, *self.key)
-
-    def remembered(self) -> SinkHead | None:
-        """The head, or what the markers say where it is gone or older than they are."""
-        return remembered(self.head, partial(self.markers_of_others, installation=NO_INSTALLATION))
-
-    def installations(self) -> list[str]:
-        """The owners of head and markers."""
-        sql = f"SELECT installation FROM {{head}} WHERE {MINE} UNION SELECT installation FROM {{ledger}} WHERE {MINE}"
-        return [row[0] for row in self.rows(sql, *self.key, *self.key)]
 
     def exists(self) -> bool:
         sql = "SELECT count(to_regclass(name)) FROM unnest(%s) AS name"
