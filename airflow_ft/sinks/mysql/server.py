@@ -47,7 +47,7 @@ from airflow_ft.sinks.mysql.fencing import announce, guarded_head, new_nonce
 from airflow_ft.sinks.mysql.judging import JudgingParticipant
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger, ledger_of, marker_lost, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Loader, Way
-from airflow_ft.sinks.mysql.orphans import end_orphans, find_orphans, refuse_branches_of_others
+from airflow_ft.sinks.mysql.orphans import Prepared, shut_out
 from airflow_ft.sinks.mysql.requirements import check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.vote import Target
@@ -126,7 +126,7 @@ class ServerParticipant(JudgingParticipant):
         return self._persist("looking for orphans", None, lambda _: self._orphans(pipeline, installation))
 
     def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
-        """Raises the head above a former owner, and ends its branches; see `orphans.end_orphans`."""
+        """Raises the head above a former owner, and ends its branches; see `orphans.Prepared`."""
         self._persist("ending orphans", None, lambda _: self._end_orphans(fence, ending, make_way))
 
     def heuristic(self, plan: Plan) -> str:
@@ -308,14 +308,18 @@ class ServerParticipant(JudgingParticipant):
             self._end(session)
 
     def _orphans(self, pipeline: str, installation: str) -> list[Orphan]:
-        with closing(self._open()) as session:
-            return find_orphans(session, self._ledger(pipeline), installation)
+        found: list[Orphan] = []
+        with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):
+            found = Prepared(session, self._ledger(pipeline), self._limits.head_wait).find(installation)
+        return found
 
     def _end_orphans(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
         ledger = self._ledger(fence.pipeline)
-        with closing(self._open()) as session:
-            is_known = end_orphans(session, ledger, fence, ending, self._limits.head_wait, roll_back_own=not make_way)
-            if not is_known or not make_way:
+        with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):
+            shut_out(session, ledger, fence)
+            prepared = Prepared(session, ledger, self._limits.head_wait)
+            prepared.end_of_others(fence, ending, roll_back_own=not make_way)
+            if not make_way:
                 return
             session.begin()
             head = ledger.on(session).head(lock=True)
@@ -380,7 +384,7 @@ class ServerParticipant(JudgingParticipant):
         """When a lock was not had: ForeignOwnerError, if it may be a former owner's prepared branch that holds it."""
         try:
             with closing(self._open()) as session:
-                refuse_branches_of_others(session, self._ledger(plan.pipeline), plan.installation)
+                Prepared(session, self._ledger(plan.pipeline), 0).refuse(plan.installation)
         except ForeignOwnerError as error:
             raise error.located(**self._where(plan)) from None
         except pymysql.err.MySQLError as error:

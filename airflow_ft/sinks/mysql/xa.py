@@ -50,7 +50,7 @@ from airflow_ft.sinks.mysql.fencing import (
 )
 from airflow_ft.sinks.mysql.ledger import Ledger, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
-from airflow_ft.sinks.mysql.orphans import as_marked, refuse_branches_of_others
+from airflow_ft.sinks.mysql.orphans import Prepared, as_marked
 from airflow_ft.sinks.mysql.requirements import ensure_ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xa_preflight import check_xa
@@ -220,7 +220,7 @@ class XaParticipant(BranchedParticipant):
                     ) from error
             with closing(self._open()) as other:
                 self._clear_the_way(other, ledger, plan, fence)
-                refuse_branches_of_others(other, ledger, fence.installation)
+                Prepared(other, ledger, 0).refuse(fence.installation)
 
     # --- phase 2 ------------------------------------------------------------------------------------------------
 
