@@ -113,15 +113,15 @@ class ModelLedger:
         marker = Marker(fence.installation, outcome, *fence.rank, plan.digest, dict(counts), dict(detail))
         self._keep({**self._markers, plan.number: marker})
 
-    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]:
+    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, str, Marker]]:
         return [
-            (number, marker)
+            (number, "", marker)
             for number, marker in sorted(self._markers.items(), key=lambda item: item[0])
             if number > above and marker.installation != installation
         ]
 
     def drop_markers_of_others(self, above: int, installation: str) -> None:
-        dropped = dict(self.markers_of_others(above, installation))
+        dropped = {number for number, _, _ in self.markers_of_others(above, installation)}
         self._keep({number: marker for number, marker in self._markers.items() if number not in dropped})
 
     def prune(self, floor: int) -> None:

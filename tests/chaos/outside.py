@@ -69,11 +69,11 @@ class Outside:
     def markers(self) -> list[Marker]:
         """The ledger, ascending."""
         rows = self._sql(
-            "SELECT number, kind, epoch, attempt, digest, `rows`, at, branch FROM airflow_ft_ledger"
+            "SELECT number, kind, epoch, attempt, digest, counts, at, branch FROM airflow_ft_ledger"
             " WHERE pipeline = %s ORDER BY number",
             self._pipeline,
         )
-        return [Marker(*row[:7]) for row in rows]
+        return [Marker(*row[:5], sum(json.loads(row[5]).values()), row[6]) for row in rows]
 
     def head(self) -> Head:
         """The head; IndexError when there is none."""

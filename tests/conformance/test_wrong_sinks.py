@@ -235,8 +235,7 @@ def versions_of_changes_are_not_compared(change: Change) -> None:
 
 
 def keyed(change: Change, of: Callable[[str, str], tuple[str, str]]) -> None:
-    for ledger, name in ((SqlLedger, "key"), (MySqlLedger, "_key")):
-        change(ledger, name, property(lambda self: of(self.pipeline, self.participant)))
+    change(SqlLedger, "key", property(lambda self: of(self.pipeline, self.participant)))
 
 
 @noticed_by("test_participants_of_one_database_are_apart", *EVERY, other="another")
@@ -312,19 +311,12 @@ def a_fenced_step_lowers_the_head(change: Change) -> None:
 @noticed_by("test_a_number_that_was_aborted_and_forgotten_never_comes", *EVERY)
 def the_floor_is_not_raised(change: Change) -> None:
     change(SqlLedger, "raise_floor", lambda *_: None)
-    change(MySqlLedger, "raise_floor", lambda *_: None)
 
 
 @noticed_by("test_forgotten_markers_do_not_bring_rows_back", *EVERY)
 def a_marker_too_many_is_pruned(change: Change) -> None:
-    for ledger in (SqlLedger, MySqlLedger):
-        prune = ledger.prune
-        at = 0 if ledger is SqlLedger else 1
-
-        def more(self: Any, *of: Any, prune: Any = prune, at: int = at) -> Any:
-            return prune(self, *of[:at], of[at] + 1, *of[at + 1 :])
-
-        change(ledger, "prune", more)
+    prune = SqlLedger.prune
+    change(SqlLedger, "prune", lambda self, floor: prune(self, floor + 1))
 
 
 @noticed_by("test_an_adopted_number_is_the_last_delivered_one", *SHARED)
@@ -335,8 +327,8 @@ def who_adopts_begins_at_nought(change: Change) -> None:
 
 @noticed_by("test_an_adopted_number_is_the_last_delivered_one", MYSQL)
 def who_adopts_forgets_the_number(change: Change) -> None:
-    adopt = MySqlLedger.adopt_head
-    change(MySqlLedger, "adopt_head", lambda self, session, fence, number: adopt(self, session, fence, 0))
+    write = MySqlLedger.write_head
+    change(MySqlLedger, "write_head", lambda self, head: write(self, replace(head, last_delivered=0)))
 
 
 @noticed_by("test_a_new_pipeline_is_adopted_at_a_number", *SHARED)

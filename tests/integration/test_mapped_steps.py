@@ -104,7 +104,7 @@ def test_an_announcement_ends_with_its_epoch(mapped: Mapped) -> None:
     ("step", "stop"),
     [
         ("announce", "before UPDATE .*airflow_ft_head"),
-        ("announce", "after UPDATE .*airflow_ft_head.* SET `epoch`"),
+        ("announce", "after UPDATE .*airflow_ft_head.* SET epoch"),
         ("load", f"before XA START {OF_ROWS}"),
         ("load", f"after {LEDGER}"),
         ("load", f"before XA PREPARE {OF_ROWS}"),

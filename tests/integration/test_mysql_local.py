@@ -254,7 +254,6 @@ def test_the_floor_outlives_the_marker(world: MySqlWorld) -> None:
     world.deliver(first)
     for number in range(2, 6):
         world.deliver(world.plan(orders=orders(10 * number, 1)))
-    world.limits = replace(world.limits, prune_batch=2)
     world.participant(first).forget(world.fence(1, 0), 3)
     world.participant(first).forget(world.fence(1, 0), 2)  # never goes down
     assert [row[0] for row in world.markers()] == [4, 5]

@@ -27,7 +27,7 @@ IN_LOAD = (
     f"before XA START {OF_ROWS}", f"after XA START {OF_ROWS}", f"after {LEDGER}",
     "loading", f"before XA END {OF_ROWS}", f"before XA PREPARE {OF_ROWS}", f"after XA PREPARE {OF_ROWS}",
 )  # fmt: skip
-IN_ANNOUNCE = ("after XA PREPARE", "before UPDATE .*airflow_ft_head", "after UPDATE .*airflow_ft_head.* SET `epoch`")
+IN_ANNOUNCE = ("after XA PREPARE", "before UPDATE .*airflow_ft_head", "after UPDATE .*airflow_ft_head.* SET epoch")
 
 
 @pytest.fixture(autouse=True)

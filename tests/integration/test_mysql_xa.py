@@ -422,7 +422,7 @@ def test_a_forgotten_numbers_branches_do_not_block_its_rows(any_mysql_database: 
 
 def test_a_former_owners_marks_go_while_own_rows_are_prepared(world: MySqlWorld) -> None:
     world.deliver(world.plan(orders=orders(1, 10)))
-    columns = "epoch, attempt, digest, `rows`, counts, detail, at"
+    columns = "epoch, attempt, digest, counts, detail, at"
     world.sql(
         f"INSERT INTO airflow_ft_ledger SELECT pipeline, participant, 3, branch, 'former owner', 'aborted', {columns}"
         " FROM airflow_ft_ledger WHERE branch = ''"

@@ -37,8 +37,8 @@ def marker_after_xa_commit(change: Change) -> None:
     def then_mark(self: XaParticipant, session: Any, ledger: Ledger, plan: Any, fence: Fence, vote: Any) -> Any:
         listed = commit(self, session, ledger, plan, fence, vote)
         for label in vote.notes["branches"]:
-            if ledger.marker(session, plan.number, label) is None:
-                ledger.insert_marker(session, plan, fence, Outcome.COMMITTED, {}, label)
+            if ledger.on(session).marker(plan.number, label) is None:
+                ledger.on(session).write_marker(plan, fence, Outcome.COMMITTED, {}, {}, label)
         return listed
 
     change(XaParticipant, "_claim", lambda *_: None)
@@ -90,16 +90,14 @@ def branches_that_are_not_listed_taken_for_committed(change: Change) -> None:
 @defect(XA_MYSQL, "I7")
 def head_locked_by_every_branch(change: Change) -> None:
     """The first design: MySQL keeps the shared lock through XA PREPARE, and nobody can raise the head any more."""
-    insert = Ledger.insert_marker
+    write = Ledger.write_marker
 
-    def locked(
-        self: Ledger, session: Any, plan: Any, fence: Fence, outcome: Any, detail: Any, branch: str = ""
-    ) -> None:
+    def locked(self: Ledger, plan: Any, fence: Fence, outcome: Any, counts: Any, detail: Any, branch: str = "") -> None:
         if branch and outcome is Outcome.COMMITTED:
-            self.head(session, shared=True)
-        insert(self, session, plan, fence, outcome, detail, branch)
+            self.head(shared=True)
+        write(self, plan, fence, outcome, counts, detail, branch)
 
-    change(Ledger, "insert_marker", locked)
+    change(Ledger, "write_marker", locked)
 
 
 @defect(ABORTED, "I7", seed=14, at=662)
@@ -129,7 +127,7 @@ def branches_that_do_not_lock_the_head(change: Change) -> None:
     def unlocked(session: Any, ledger: Ledger, fence: Fence, nonce: str, *, shared: bool = False) -> Any:
         if not shared:
             return guarded_head(session, ledger, fence, nonce)
-        return still_named(ledger.head(session), fence, nonce)
+        return still_named(ledger.on(session).head(), fence, nonce)
 
     change(branches, "guarded_head", unlocked)
 

@@ -46,14 +46,14 @@ S = CheckpointState
 
 @defect(BOTH, "I2 I3 I6")
 def marker_outside_the_transaction(change: Change) -> None:
-    insert = Ledger.insert_marker
+    write = Ledger.write_marker
 
-    def alone(self: Ledger, session: Any, *args: Any) -> None:
-        insert(self, session, *args)
-        session.commit()
-        session.begin()
+    def alone(self: Any, *args: Any) -> None:
+        write(self, *args)
+        self.session.commit()
+        self.session.begin()
 
-    change(Ledger, "insert_marker", alone)
+    change(Ledger, "write_marker", alone)
 
 
 @defect(BOTH, "I2 I6")
@@ -93,22 +93,19 @@ def refusal_in_prepare_aborts_what_another_try_has_prepared(change: Change) -> N
 def check_before_fence(change: Change) -> None:
     """The head is read, and not locked: it may be raised before the rows are committed (R6)."""
     head = Ledger.head
-    change(Ledger, "head", lambda self, session, **_: head(self, session))
+    change(Ledger, "head", lambda self, **_: head(self))
 
 
 @defect(BOTH, "I5")
 def epoch_not_compared_by_the_sink(change: Change) -> None:
     announce = Ledger.announce
 
-    def always(self: Ledger, session: Any, fence: Fence, nonce: str) -> bool:
-        known = self.head(session)
+    def always(self: Ledger, fence: Fence, nonce: str) -> bool:
+        known = self.head()
         if known is None or known.rank <= fence.rank:
-            return announce(self, session, fence, nonce)
-        statement = session.run(
-            f"UPDATE {self.head_table} SET `epoch` = %s, `attempt` = %s, `session` = %s WHERE `pipeline` = %s",
-            (fence.epoch, fence.attempt, nonce, fence.pipeline),
-        )
-        return bool(statement.affected)
+            return announce(self, fence, nonce)
+        sql = "UPDATE {head} SET epoch = ?, attempt = ?, session = ? WHERE pipeline = ?"
+        return bool(self._affected(sql, fence.epoch, fence.attempt, nonce, fence.pipeline))
 
     change(Ledger, "announce", always)
 

@@ -196,7 +196,7 @@ class MySqlServer:
         self.branches.refuse_statement(connection)
         if "SAVEPOINT " in text:
             return self._savepoint(connection, text.partition("SAVEPOINT ")[0])
-        if not text.startswith(("SELECT `", "SELECT MAX", "INSERT", "UPDATE", "DELETE")):
+        if "`airflow_ft_" not in text:
             return self._function(connection, text, args)
         statement = sql.parse(text)
         connection.in_transaction = connection.in_transaction or connection.manual
@@ -230,6 +230,7 @@ class MySqlServer:
             return 1, []
         assert statement.where is not None
         found: list[tuple[Key, Row]] = []
+        same = 0
         locking = statement.verb != "SELECT" or statement.lock
         for key in sorted(table):
             if locking and name == "airflow_ft_head":  # found by its whole key: waited for, whatever is in it
@@ -237,7 +238,7 @@ class MySqlServer:
             current = table[key] if locking else self._committed(connection, name, key)
             if current is not None and statement.where(current, args):
                 found.append((key, current))
-        for key, row in [] if statement.maximum else found[: statement.limit]:
+        for key, row in [] if statement.maximum else found:
             if locking:
                 self.lock(connection, name, key, shared=statement.shared)
             if key not in table:
@@ -245,13 +246,14 @@ class MySqlServer:
             if statement.verb == "UPDATE":
                 assert statement.values is not None
                 changed = dict(zip(statement.columns, statement.values(row, args), strict=True))
+                same += row == {**row, **changed}  # the server counts rows that differ afterwards
                 self._put(connection, name, key, {**row, **changed})
             elif statement.verb == "DELETE":
                 self._put(connection, name, key, None)
         if statement.maximum:
             return 0, [(max((row[statement.columns[0]] for _, row in found), default=None),)]
         rows = [tuple(row[column] for column in statement.columns) for _, row in found]
-        return len(found[: statement.limit]), rows if statement.verb == "SELECT" else []
+        return len(found) - same, rows if statement.verb == "SELECT" else []
 
     def _function(self, connection: Connection, text: str, args: tuple[Any, ...]) -> tuple[int, list[tuple[Any, ...]]]:
         if text.startswith("SELECT GET_LOCK"):

@@ -32,7 +32,7 @@ def lost_branches_delivered_without_their_places(change: Change) -> None:
     fill = BranchedParticipant._fill
 
     def without(self: Any, db: Any, ledger: Any, *args: Any) -> Any:
-        free = type("Free", (Ledger,), {"write_branch": lambda *_: None})
+        free = type("Free", (Ledger,), {"write_marker": lambda *_: None})
         return fill(self, db, free(ledger.db), *args)
 
     change(BranchedParticipant, "_fill", without)

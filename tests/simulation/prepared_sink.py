@@ -100,28 +100,23 @@ class Ledger:
     def newest(self) -> int:
         return max((number for number, _ in self._markers()), default=0)
 
-    def write_marker(
-        self, plan: Plan, fence: Fence, outcome: Outcome, counts: Mapping[str, int], detail: Mapping[str, Any]
-    ) -> None:
-        self.write_branch(plan, fence, _WHOLE, outcome, counts, detail)
-
     def branch_markers(self, number: int) -> Mapping[str, Marker]:
         return {label: marker for (other, label), marker in self._markers().items() if other == number and label}
 
-    def write_branch(
+    def write_marker(
         self,
         plan: Plan,
         fence: Fence,
-        branch: str,
         outcome: Outcome,
         counts: Mapping[str, int],
         detail: Mapping[str, Any],
+        branch: str = _WHOLE,
     ) -> None:
         marker = Marker(fence.installation, outcome, *fence.rank, plan.digest, dict(counts), dict(detail))
         what = f"INSERT marker {plan.number}/{branch} {outcome}"
         self.db.ask(what, lambda session: self.db.server.insert(session, (plan.number, branch), marker))
 
-    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]:
+    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, str, Marker]]:
         return []
 
     def drop_markers_of_others(self, above: int, installation: str) -> None:

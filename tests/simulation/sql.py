@@ -21,12 +21,12 @@ _SELECT = re.compile(
 )
 _INSERT = re.compile(
     rf"INSERT INTO {_TABLE} \((?P<columns>.+?)\) VALUES \((?P<values>.+)\)"
-    r"(?P<ignore> ON DUPLICATE KEY UPDATE (?P<same>`\w+`) = (?P=same))?"
+    r"(?P<ignore> ON DUPLICATE KEY UPDATE (?P<same>\w+) = (?P=same))?"
 )
 _UPDATE = re.compile(rf"UPDATE {_TABLE} SET (?P<sets>.+?) WHERE (?P<where>.+)")
-_DELETE = re.compile(rf"DELETE FROM {_TABLE} WHERE (?P<where>.+?)(?: ORDER BY .+? LIMIT (?P<limit>\d+))?")
-_TOKEN = re.compile(r"`(\w+)`|(%s)|'([^']*)'|(\d+)|(<=|>=|<>|=|<|>)|([(),])|([A-Z_]+)|\s+")
-_WORDS = {"AND": " and ", "OR": " or ", "IN": " in ", "GREATEST": "max", "UTC_TIMESTAMP": "_now"}
+_DELETE = re.compile(rf"DELETE FROM {_TABLE} WHERE (?P<where>.+)")
+_TOKEN = re.compile(r"([a-z_]+)|(%s)|'([^']*)'|(\d+)|(<=|>=|<>|=|<|>)|([(),])|([A-Z_]+)|\s+")
+_WORDS = {"AND": " and ", "OR": " or ", "IN": " in "}
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ class Statement:
     shared: bool = False
     ignore: bool = False
     maximum: bool = False
-    limit: int | None = None
 
 
 @cache
@@ -71,17 +70,16 @@ def parse(sql: str) -> Statement:
             "UPDATE",
             match["table"],
             _compile(match["where"], given),
-            tuple(name.strip("`") for name in names),
+            tuple(names),
             _compile(f"({', '.join(contents)},)", 0),
         )
     if match := _DELETE.fullmatch(text):
-        limit = match["limit"]
-        return Statement("DELETE", match["table"], _compile(match["where"], 0), limit=int(limit) if limit else None)
+        return Statement("DELETE", match["table"], _compile(match["where"], 0))
     raise NotImplementedError(f"the model does not speak: {text}")
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"`(\w+)`", text))
+    return tuple(re.findall(r"[a-z_]+", text))
 
 
 def _split(text: str) -> list[str]:
@@ -122,5 +120,5 @@ def _compile(expression: str, first: int) -> Callable[..., Any]:
             python.append(_WORDS[word])
             is_list = is_list or word == "IN"
         place = match.end()
-    compiled: Callable[..., Any] = eval(f"lambda r, a: {''.join(python)}", {"_now": lambda _: 0, "max": max})
+    compiled: Callable[..., Any] = eval(f"lambda r, a: {''.join(python)}", {})
     return compiled

@@ -39,14 +39,14 @@ class BranchLedger(TransactionLedger, Protocol):
     """A `TransactionLedger` with a marker for each branch besides the one of the whole number."""
 
     def branch_markers(self, number: int) -> Mapping[str, Marker]: ...
-    def write_branch(
+    def write_marker(
         self,
         plan: Plan,
         fence: Fence,
-        branch: str,
         outcome: Outcome,
         counts: Mapping[str, int],
         detail: Mapping[str, Any],
+        branch: str = "",
     ) -> None: ...
 
 

@@ -167,9 +167,8 @@ class BranchedParticipant(BranchSystem[Db]):
     def _claim(self, ledger: BranchLedger, plan: Plan, fence: Fence, part: Slice) -> None:
         """Take the place of the branch's marker. A lock time-out where another attempt or session holds it."""
         try:
-            ledger.write_branch(
-                plan, fence, part.label, Outcome.COMMITTED, part.rows, self._branch_detail(plan, fence, part)
-            )
+            detail = self._branch_detail(plan, fence, part)
+            ledger.write_marker(plan, fence, Outcome.COMMITTED, part.rows, detail, part.label)
         except Exception as error:
             if not self._is_place_taken(error):
                 raise
@@ -322,7 +321,7 @@ class BranchedParticipant(BranchSystem[Db]):
         detail = self._branch_detail(plan, fence, part)
         if refused is not None:  # durable before COMMIT, and named by the marker
             detail |= set_aside_detail(refused.write())
-        ledger.write_branch(plan, fence, part.label, Outcome.COMMITTED, counts, detail)
+        ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, detail, part.label)
         return counts, detail
 
     # --- abort ---------------------------------------------------------------------------------------------------
@@ -342,9 +341,8 @@ class BranchedParticipant(BranchSystem[Db]):
                 return self._current_proof(ledger, plan)
             if found := self._visible(ledger, plan, fence):
                 raise committed_by_hand(self._heuristic_text(ledger, plan, found), plan.pipeline)
-            for label in labels(self._width):
-                ledger.write_branch(plan, fence, label, Outcome.ABORTED, {}, detail)
-            ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail)
+            for label in ("", *labels(self._width)):
+                ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail, label)
         return Proof(self.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
 
     def heuristic(self, plan: Plan) -> str:

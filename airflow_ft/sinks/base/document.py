@@ -116,15 +116,15 @@ class DocumentLedger:
             fence.installation, outcome, *fence.rank, plan.digest, dict(counts), dict(detail)
         )
 
-    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]:
+    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, str, Marker]]:
         return [
-            (number, marker)
+            (number, "", marker)
             for number, marker in sorted(self._markers.items())
             if number > above and marker.installation != installation
         ]
 
     def drop_markers_of_others(self, above: int, installation: str) -> None:
-        for number, _ in self.markers_of_others(above, installation):
+        for number, _, _ in self.markers_of_others(above, installation):
             del self._markers[number]
 
     def prune(self, floor: int) -> None:

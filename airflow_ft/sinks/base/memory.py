@@ -94,6 +94,11 @@ class Marker:
         return f"a tombstone: {self.detail.get('message', 'no reason given')}"
 
 
+def new_head(fence: Fence) -> Head:
+    """Return the head of a new pipeline: nothing is delivered."""
+    return Head(installation=fence.installation, epoch=fence.epoch, attempt=fence.attempt, last_delivered=0, floor=0)
+
+
 def remembered(
     read: Callable[[], Head | None], marked: Callable[[int], Iterable[tuple[int, str, Marker]]]
 ) -> SinkHead | None:

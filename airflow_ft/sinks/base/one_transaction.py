@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_ft.protocol.errors import AirflowFtError, together
 from airflow_ft.protocol.model import Fence, Plan
-from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
+from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.votes import Outcome, Proof, SinkHead, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
@@ -28,10 +28,12 @@ from airflow_ft.sinks.base.memory import (
     check_marker,
     check_owner,
     check_settled,
+    new_head,
     refuse_markers_without_head,
     refuse_to_adopt,
     remembered,
 )
+from airflow_ft.sinks.base.prepared import marked_orphans
 from airflow_ft.sinks.base.sql_ledger import HEAD
 from airflow_ft.sinks.refused import Refused
 
@@ -53,7 +55,7 @@ class TransactionLedger(Protocol):
     def write_marker(
         self, plan: Plan, fence: Fence, outcome: Outcome, counts: Mapping[str, int], detail: Mapping[str, Any]
     ) -> None: ...
-    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]: ...
+    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, str, Marker]]: ...
     def drop_markers_of_others(self, above: int, installation: str) -> None: ...
     def prune(self, floor: int) -> None: ...
 
@@ -222,10 +224,10 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         with self._writing(fence, create=True) as (_, ledger):
             head = ledger.head()
             check_adopter(head, fence)
-            marked = [found for found, _ in ledger.markers_of_others(number, fence.installation)]
+            marked = [found for found, _, _ in ledger.markers_of_others(number, fence.installation)]
             refuse_to_adopt(head.as_sink_head if head else None, marked, fence.installation, number)
             floor = max(number, head.floor if head else 0)
-            ledger.write_head(replace(_head_of(fence), last_delivered=number, floor=floor))
+            ledger.write_head(replace(new_head(fence), last_delivered=number, floor=floor))
 
     def _orphans(self, pipeline: str, installation: str) -> list[Orphan]:
         with self._reading(pipeline) as ledger:
@@ -233,11 +235,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
                 return []
             head = self._remembered(ledger)
             found = ledger.markers_of_others(head.number if head else 0, installation)
-        return [
-            Orphan(number, "", OrphanKind.ABORTED, marker.installation, marker.tombstone)
-            for number, marker in found
-            if marker.outcome is Outcome.ABORTED
-        ]
+        return list(marked_orphans(found))
 
     def _end_orphans(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
         with self._reading(fence.pipeline) as there:
@@ -260,13 +258,10 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         newest = ledger.newest()  # before the head, which comes before its first marker
         if ledger.head() is None and plan.participant(self.name).predecessor == 0:
             refuse_markers_without_head(newest, HEAD)
-            ledger.create_head(_head_of(fence))
+            ledger.create_head(new_head(fence))
 
     def _remembered(self, ledger: TransactionLedger) -> SinkHead | None:
-        return remembered(
-            ledger.head,
-            lambda above: [(number, "", each) for number, each in ledger.markers_of_others(above, NO_INSTALLATION)],
-        )
+        return remembered(ledger.head, lambda above: ledger.markers_of_others(above, NO_INSTALLATION))
 
     def _raised(self, ledger: TransactionLedger, fence: Fence) -> Head:
         head = ledger.head()
@@ -292,7 +287,3 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         """Return what an error names."""
         where: dict[str, Any] = {"participant": self.name}
         return where | ({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {})
-
-
-def _head_of(fence: Fence) -> Head:
-    return Head(installation=fence.installation, epoch=fence.epoch, attempt=fence.attempt, last_delivered=0, floor=0)

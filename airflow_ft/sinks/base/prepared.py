@@ -70,6 +70,26 @@ def committed_by_hand(description: str, pipeline: str) -> AbortedHeuristicCommit
     )
 
 
+def heuristic_text(found: Mapping[str, Marker], tables: Iterable[str], commit: str, rollback: str, where: str) -> str:
+    """Describe for people what was committed by hand, with the statements that show and that settle it.
+
+    `found` are the markers by branch, `where` leads to them. The outcomes have the names of the XA specification.
+    """
+    of = max(int(marker.detail.get("of", 0)) for marker in found.values())
+    rows = sum(sum(marker.counts.values()) for marker in found.values())
+    name, still = "XA_HEURCOM", ""
+    if len(found) != of:
+        name, still = "XA_HEURMIX", f" Run {rollback} for the branches that are still prepared."
+    branches = ", ".join(f"'{label}'" for label in sorted(found))
+    return (
+        f"someone ran {commit} for the branches {', '.join(sorted(found))}{f' of {of}' if of else ''} before the"
+        f" checkpoint was decided (a heuristic outcome, {name}): {count_text(rows, 'row is', 'rows are')} visible in"
+        f" {', '.join(sorted(tables))}. To see the markers, run: SELECT branch, kind, counts, at {where};{still}"
+        " To undo it, delete those rows (`airflow ft verify` lists them) and, in the same transaction, run:"
+        f" DELETE {where} AND branch IN ({branches});"
+    )
+
+
 def voted(notes: Mapping[str, Any], slices: Iterable[Slice], there: Sequence[str]) -> dict[str, Any]:
     """Return the notes of a vote; `there` are branches that a person has committed."""
     early = {"heuristic": there} if there else {}

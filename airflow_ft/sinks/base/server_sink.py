@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, Self, cast
 
+from airflow_ft.protocol.arguments import check_known
 from airflow_ft.protocol.model import ParticipantPlan, Promise
 from airflow_ft.sinks.base.settings import SinkArguments, refuse_unknown, shared_setting
 from airflow_ft.sinks.registry import Strategy
@@ -61,8 +62,12 @@ class ServerSink(SinkArguments):
 
     def _check_choices(self, **known: Sequence[str]) -> None:
         """Raise if an argument is none of the `known` words, or the connection has no name."""
-        for name, words in {**known, "strategy": tuple(self.strategies)}.items():
+        choices = {**known, "strategy": tuple(self.strategies)}
+        for name in ("conn_id", *choices):
+            check_known(name, getattr(self, name), of=type(self).__name__)
+        for name, words in choices.items():
             if getattr(self, name) not in words:
                 raise self._invalid(name, getattr(self, name), f"Give {name}= one of {', '.join(words)}.")
-        if not self.conn_id.strip():
-            raise self._invalid("conn_id", self.conn_id, f"Name an Airflow connection of type {self.kind}.")
+        if not self.conn_id or self.conn_id != self.conn_id.strip():
+            remedy = f"Give the id of an Airflow connection of type {self.kind}, without blanks around it."
+            raise self._invalid("conn_id", self.conn_id, remedy)

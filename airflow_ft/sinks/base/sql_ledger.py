@@ -12,15 +12,15 @@ from typing import Any, ClassVar, Protocol
 
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import Fence, Plan, canonical_json
-from airflow_ft.protocol.votes import Outcome
-from airflow_ft.sinks.base.memory import Head, Marker, check_owner
+from airflow_ft.protocol.votes import Outcome, SinkHead
+from airflow_ft.sinks.base.memory import NO_INSTALLATION, Head, Marker, check_owner, remembered
 
 HEAD, LEDGER = "airflow_ft_head", "airflow_ft_ledger"
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
 MINE = "pipeline = ? AND participant = ?"
 _HEAD = "pipeline, participant, installation, epoch, attempt, last_delivered, floor"
 MARKER = "installation, kind, epoch, attempt, digest, counts, detail"
-_OTHERS = f"FROM {{ledger}} WHERE {MINE} AND number > ? AND installation <> ?"
+_OTHERS = "number > ? AND installation <> ?"
 
 
 def statements(
@@ -32,22 +32,25 @@ def statements(
     integer: str = "BIGINT",
     at: str,
     branches: bool = False,
+    of_head: str = "",
+    end: str = "",
 ) -> Sequence[str]:
     """Return what makes both tables where they are lacking, in a system that calls its types so.
 
     `key` is the type of texts that are part of a key, `at` type and default of when a marker was written, for people.
-    With `branches` there are markers of branches too; that of a whole number has the branch ''.
+    With `branches` there are markers of branches too; that of a whole number has the branch ''. `of_head` adds
+    columns to the head, each with a comma behind it, and `end` follows both statements.
     """
     branch, of_branch = (f" branch {key} NOT NULL DEFAULT '',", ", branch") if branches else ("", "")
     names = f"pipeline {key} NOT NULL, participant {key} NOT NULL"
     return (
         f"CREATE TABLE IF NOT EXISTS {head} (\n  {names}, installation {text} NOT NULL,\n"
         f"  epoch {integer} NOT NULL, attempt {integer} NOT NULL, last_delivered {integer} NOT NULL,"
-        f" floor {integer} NOT NULL,\n  PRIMARY KEY (pipeline, participant))",
+        f" floor {integer} NOT NULL,\n  {of_head}PRIMARY KEY (pipeline, participant)){end}",
         f"CREATE TABLE IF NOT EXISTS {ledger} (\n  {names}, number {integer} NOT NULL,{branch} installation {text}"
         f" NOT NULL,\n  kind {text} NOT NULL, epoch {integer} NOT NULL, attempt {integer} NOT NULL,"
         f" digest {text} NOT NULL, counts {text} NOT NULL,\n  detail {text} NOT NULL, at {at},\n"
-        f"  PRIMARY KEY (pipeline, participant, number{of_branch}))",
+        f"  PRIMARY KEY (pipeline, participant, number{of_branch})){end}",
     )
 
 
@@ -72,8 +75,8 @@ class SqlLedger(ABC):
 
     pipeline: str
     participant: str
-    whole: ClassVar[str] = ""
-    """The condition for markers of whole numbers, where branches have markers too."""
+    has_branches: ClassVar[bool] = False
+    """Whether branches have markers too; that of a whole number has the branch ''."""
 
     @abstractmethod
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -143,36 +146,66 @@ class SqlLedger(ABC):
     def _ledger_label(self) -> str:
         return f"a row of the ledger of {self.key[0]}"
 
-    def marker(self, number: int) -> Marker | None:
-        sql = f"SELECT {MARKER} FROM {{ledger}} WHERE {MINE} AND number = ?{self.whole}"
-        found = self.rows(sql, *self.key, number)
-        return Marker.stored(found[0], self._ledger_label) if found else None
+    def marker(self, number: int, branch: str = "") -> Marker | None:
+        where = " AND branch = ?" if self.has_branches else ""
+        found = self._markers(f"number = ?{where}", number, *([branch] if self.has_branches else ()))
+        return found[0][2] if found else None
+
+    def branch_markers(self, number: int) -> dict[str, Marker]:
+        """Return the markers of a number's branches, by label."""
+        return {branch: marker for _, branch, marker in self._markers("number = ? AND branch <> ''", number)}
+
+    def _markers(self, where: str, *values: object) -> list[tuple[int, str, Marker]]:
+        """Return markers with number and branch, ascending."""
+        branch = "branch" if self.has_branches else "''"
+        sql = f"SELECT number, {branch}, {MARKER} FROM {{ledger}} WHERE {MINE} AND {where}"
+        found = [
+            (int(row[0]), row[1], Marker.stored(row[2:], self._ledger_label))
+            for row in self.rows(sql, *self.key, *values)
+        ]
+        return sorted(found, key=lambda each: each[:2])
 
     def newest(self) -> int:
         """The highest number with a marker; 0: there is none."""
-        return int(self.rows(f"SELECT max(number) FROM {{ledger}} WHERE {MINE}", *self.key)[0][0] or 0)
+        return int(self.rows(f"SELECT MAX(number) FROM {{ledger}} WHERE {MINE}", *self.key)[0][0] or 0)
 
     def write_marker(
-        self, plan: Plan, fence: Fence, outcome: Outcome, counts: Mapping[str, int], detail: Mapping[str, Any]
+        self,
+        plan: Plan,
+        fence: Fence,
+        outcome: Outcome,
+        counts: Mapping[str, int],
+        detail: Mapping[str, Any],
+        branch: str = "",
     ) -> None:
-        """Takes the number's place; the database refuses when it is taken."""
-        texts = (canonical_json(dict(counts)), canonical_json(dict(detail)))
-        self.run(
-            f"INSERT INTO {{ledger}} (pipeline, participant, number, {MARKER}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(*self.key, plan.number, fence.installation, outcome.value, *fence.rank, plan.digest, *texts),
-        )
+        """Take the place of a number, or of a branch.
 
-    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]:
-        """Return what other installations have written above a number, ascending."""
-        sql = f"SELECT number, {MARKER} {_OTHERS} ORDER BY number"
-        return [
-            (row[0], Marker.stored(row[1:], self._ledger_label))
-            for row in self.rows(sql, *self.key, above, installation)
-        ]
+        The database refuses when it is taken, and waits for a transaction that holds it.
+        """
+        place = (*self.key, plan.number, *((branch,) if self.has_branches else ()))
+        texts = (canonical_json(dict(counts)), canonical_json(dict(detail)))
+        marker = (fence.installation, outcome.value, *fence.rank, plan.digest, *texts)
+        names = f"pipeline, participant, number, {'branch, ' if self.has_branches else ''}{MARKER}"
+        places = ", ".join("?" * len(place + marker))
+        self.run(f"INSERT INTO {{ledger}} ({names}) VALUES ({places})", *place, *marker)
+
+    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, str, Marker]]:
+        """Return number, branch and marker of what other installations have written above a number, ascending."""
+        return self._markers(_OTHERS, above, installation)
+
+    def remembered(self) -> SinkHead | None:
+        """Return the head, or what the markers say where it is gone or older than they are."""
+        return remembered(self.head, lambda above: self.markers_of_others(above, NO_INSTALLATION))
+
+    def installations(self) -> set[str]:
+        """Return the owners of head and markers."""
+        owners = {row[0] for row in self.rows(f"SELECT DISTINCT installation FROM {{ledger}} WHERE {MINE}", *self.key)}
+        head = self.head()
+        return owners | ({head.installation} if head is not None else set())
 
     def drop_markers_of_others(self, above: int, installation: str) -> None:
         """Deletes what `markers_of_others` lists."""
-        self.run(f"DELETE {_OTHERS}", *self.key, above, installation)
+        self.run(f"DELETE FROM {{ledger}} WHERE {MINE} AND {_OTHERS}", *self.key, above, installation)
 
     def prune(self, floor: int) -> None:
         """Deletes the markers at or below `floor`."""

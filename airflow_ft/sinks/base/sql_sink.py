@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from airflow_ft.protocol.arguments import check_known, check_text, check_type, is_template, refuse_object, shown, wrong
+from airflow_ft.protocol.arguments import check_known, check_texts, is_template, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan, Promise
 from airflow_ft.sinks.base.server_sink import ServerSink
@@ -40,39 +40,25 @@ class SqlSink(ServerSink):
 
     def __post_init__(self) -> None:
         of = type(self).__name__
-        if isinstance(self.conn_id, str):
-            refuse_object("conn_id", self.conn_id, of=of)
-        if not isinstance(self.conn_id, str) or not self.conn_id or self.conn_id != self.conn_id.strip():
-            what = f"{of}: {shown(self.conn_id)} is not a connection id."
-            remedy = "Give the id of an Airflow connection as conn_id, without blanks around it."
-            raise ConfigurationError(what, code="argument_invalid", remedy=remedy, argument="conn_id")
-        for name in ("table", "strategy"):
-            check_text(name, getattr(self, name), of=of)
-        check_text("ledger_schema", self.ledger_schema, optional=True, of=of)
-        for name in ("strategy", "key_columns", "version_column", "change_column"):
+        for name in ("key_columns", "version_column", "change_column"):
             check_known(name, getattr(self, name), of=of)
-        if self.strategy not in self.strategies:
-            what = f"{of} has no strategy {self.strategy!r}."
-            remedy = f"Choose one of these strategies: {', '.join(sorted(self.strategies))}."
-            raise ConfigurationError(
-                what, code="argument_invalid", remedy=remedy, argument="strategy", value=self.strategy
-            )
+        self._check_types()
+        self._check_choices()
         if self.ledger_schema is not None and not is_template(self.ledger_schema):
             self.names.check("schema (ledger_schema)", self.ledger_schema)
-        check_type("allow_unsafe_durability", self.allow_unsafe_durability, bool, "Give True or False.", of=of)
-        check_type("shared", self.shared, bool, "Give True or False.", of=of)
-        if isinstance(self.key_columns, str) or not isinstance(self.key_columns, Sequence):
-            what = f"{of}: key_columns is {shown(self.key_columns)}."
-            remedy = "Give a list of column names as key_columns."
-            raise ConfigurationError(what, code="argument_invalid", remedy=remedy, argument="key_columns")
+        check_texts("key_columns", self.key_columns, of=of)
         object.__setattr__(self, "key_columns", tuple(self.key_columns))  # a list would make the sink unhashable
-        for name in ("version_column", "change_column"):
-            check_text(name, getattr(self, name), optional=True, of=of)
-        if isinstance(self.change_column, str) and not self.change_column.strip():
-            raise wrong("change_column", shown(self.change_column), "Name a column, or leave change_column out.", of=of)
+        if not is_template(self.table) and self.names.parse(self.table).name.lower().startswith("airflow_ft_"):
+            raise ConfigurationError(
+                f"table of {of} is {self.table!r}, and the sink keeps its own tables under names with airflow_ft_.",
+                code="name_invalid",
+                remedy="Give the name of another table, which does not begin with airflow_ft_.",
+                argument="table",
+                value=self.table,
+            )
         given = {name: getattr(self, name) for name in ("key_columns", "version_column", "change_column")}
         if self.strategy != "upsert":
-            if useless := [name for name, value in given.items() if value or value == ""]:
+            if useless := [name for name, value in given.items() if value]:
                 what = f"{of}: strategy {self.strategy!r} does not use {', '.join(useless)}."
                 remedy = f"Leave out {', '.join(useless)}, or choose strategy 'upsert'."
                 raise ConfigurationError(

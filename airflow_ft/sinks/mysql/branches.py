@@ -15,13 +15,12 @@ from typing import Any
 
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
-from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.set_aside import read_detail, together
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.sinks.base.branch_system import GRAVEST, side_by_side
 from airflow_ft.sinks.base.memory import Marker, check_marker
-from airflow_ft.sinks.base.prepared import visible_branches
+from airflow_ft.sinks.base.prepared import heuristic_text, visible_branches
 from airflow_ft.sinks.base.slices import Slice, divide, labels
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger, marker_lost, settled
@@ -62,7 +61,7 @@ class BranchedParticipant(ServerParticipant):
 
     def _visible_branches(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> dict[str, Marker]:
         """The markers of the branches that are visible now, of this very plan."""
-        found = ledger.branch_markers(session, plan.number)
+        found = ledger.on(session).branch_markers(plan.number)
         for marker in found.values():
             check_marker(marker, plan, fence.installation)
         return found
@@ -142,38 +141,25 @@ class BranchedParticipant(ServerParticipant):
         if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, whole):
             session.close()
             return self._current_proof(plan)
-        if ledger.fill_marker(session, plan.number, counts, whole) != 1:
+        if ledger.on(session).fill_marker(plan.number, counts, whole) != 1:
             raise marker_lost(ledger, plan.number)
-        ledger.deliver_head(session, plan.number)
+        ledger.on(session).deliver_head(plan.number)
         self._end(session)
         return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, whole)
 
     # --- what was committed by hand -----------------------------------------------------------------------------
 
     def _heuristic_text(self, session: Session, ledger: Ledger, plan: Plan) -> str:
-        """Describe branches that someone committed before the decision (XA COMMIT), with statements that settle it.
+        """Describe branches that someone committed before the decision. "": there are none, or the number is settled.
 
-        Such a branch cannot be undone: its rows are visible. If the checkpoint is committed, this does no harm, and its
-        marker counts as any other. If it would be aborted, the pipeline halts. The names are the XA specification's:
-        XA_HEURCOM, or XA_HEURMIX when it is a part. "": there are none, or the number is settled.
+        Their rows are visible. A commit counts their markers as any other, and an abort halts the pipeline.
         """
-        found = visible_branches(ledger.branch_markers(session, plan.number), plan.installation)
-        if not found or ledger.marker(session, plan.number) is not None:
+        found = visible_branches(ledger.on(session).branch_markers(plan.number), plan.installation)
+        if not found or ledger.on(session).marker(plan.number) is not None:
             return ""
-        of = max(int(marker.detail.get("of", 0)) for marker in found.values())
-        rows = sum(sum(marker.counts.values()) for marker in found.values())
-        name = "XA_HEURCOM" if len(found) == of else "XA_HEURMIX"
-        tables = ", ".join(sorted(sink.table for sink in self._sinks.values()))
         where = (
-            f"FROM {ledger.table} WHERE `pipeline` = {literal(ledger.pipeline)}"
-            f" AND `participant` = {literal(ledger.participant)} AND `number` = {plan.number}"
+            f"FROM {ledger.table} WHERE pipeline = {literal(ledger.pipeline)}"
+            f" AND participant = {literal(ledger.participant)} AND number = {plan.number}"
         )
-        placed = f"AND `branch` IN ({', '.join(map(literal, sorted(found)))})"
-        return (
-            f"someone committed the branches {', '.join(sorted(found))}{f' of {of}' if of else ''} by hand (XA COMMIT)"
-            f" before the decision ({name}): {count_text(rows, 'row is', 'rows are')} visible in {tables}."
-            f" To see the branches: SELECT `branch`, `kind`, `counts`, `at` {where};"
-            " To give them up: run XA ROLLBACK for the branches that are still prepared and keep their locks"
-            " (XA RECOVER). Then delete those rows (`airflow ft verify` names them) and, in the same transaction, run"
-            f" DELETE {where} {placed};"
-        )
+        tables = [sink.table for sink in self._sinks.values()]
+        return heuristic_text(found, tables, "XA COMMIT", "XA ROLLBACK", where)

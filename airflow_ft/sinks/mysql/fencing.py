@@ -24,7 +24,7 @@ import pymysql
 
 from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence
-from airflow_ft.sinks.base.memory import check_owner, refuse_markers_without_head
+from airflow_ft.sinks.base.memory import check_owner, new_head, refuse_markers_without_head
 from airflow_ft.sinks.mysql.failures import LOCK_WAIT_TIMEOUT, NO_SUCH_THREAD, Meaning, code_of, describe, meaning
 from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger
 from airflow_ft.sinks.mysql.limits import Limits
@@ -78,13 +78,13 @@ def announce(
     deadline = time.monotonic() + limits.head_wait
     while True:
         try:
-            if ledger.announce(session, fence, nonce):
+            if ledger.on(session).announce(fence, nonce):
                 return tuple(killed)
         except pymysql.err.MySQLError as error:
             if code_of(error) != LOCK_WAIT_TIMEOUT:
                 raise
             # The time-out itself means nothing. The committed head may show who holds the lock.
-            head = ledger.head(session)
+            head = ledger.on(session).head()
             if head is not None:  # None: its creator is still at it
                 check_owner(head, fence)
                 for victim in older_sessions(session, ledger, fence, head, mine, branches):
@@ -102,10 +102,10 @@ def announce(
                     seconds=limits.head_wait,
                 ) from error
             continue
-        head = ledger.head(session)
+        head = ledger.on(session).head()
         if head is None and create:
             _refuse_markers_without_head(session, ledger)
-            ledger.create_head(session, fence)
+            ledger.on(session).create_head(new_head(fence))
             continue
         check_owner(head, fence)
         if time.monotonic() > deadline:
@@ -123,7 +123,7 @@ def guarded_head(session: Session, ledger: Ledger, fence: Fence, nonce: str, *, 
 
     `shared`: other branches of this attempt may hold it too; no attempt can raise it before all of them have ended.
     """
-    return still_named(ledger.head(session, lock=not shared, shared=shared), fence, nonce)
+    return still_named(ledger.on(session).head(lock=not shared, shared=shared), fence, nonce)
 
 
 def still_named(head: Head | None, fence: Fence, nonce: str) -> Head:
@@ -141,9 +141,9 @@ def still_named(head: Head | None, fence: Fence, nonce: str) -> Head:
 
 
 def _refuse_markers_without_head(session: Session, ledger: Ledger) -> None:
-    newest = ledger.newest_marker(session)
+    newest = ledger.on(session).newest()
     # The head comes before its first marker: seen now, a newer attempt made both after this one had found no head.
-    if newest and ledger.head(session) is None:
+    if newest and ledger.on(session).head() is None:
         refuse_markers_without_head(newest, ledger.head_table)
 
 

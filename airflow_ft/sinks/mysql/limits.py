@@ -24,4 +24,3 @@ class Limits:
     tries: int = 4
     insert_bytes: int = 256 << 10  # values of one INSERT; a larger one costs the server more
     slice_bytes: int = 8 << 20  # rows encoded at a time
-    prune_batch: int = 1000

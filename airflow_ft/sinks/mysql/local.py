@@ -56,7 +56,7 @@ class LocalParticipant(ServerParticipant):
                 session.close()
                 return self._current_proof(plan)
             counts, detail = self._fill(session, ledger, plan, self._opened(plan), targets, detail, way)
-            ledger.deliver_head(session, plan.number)
+            ledger.on(session).deliver_head(plan.number)
             self._end(session)
         return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)
 

@@ -115,7 +115,7 @@ def _ledger(
 ) -> Finding:
     ledger = ledger_of(sinks, schema, pipeline, plan.name)
     check, creatable = partial(check_ledger, session, ledger), partial(require_creatable, session, ledger)
-    return ledger_finding(has_ledger(session, ledger), ledger.schema, check, creatable, partial(ledger.head, session))
+    return ledger_finding(ledger.on(session).exists(), ledger.schema, check, creatable, ledger.on(session).head)
 
 
 def _branches(session: Session) -> Finding:
@@ -227,10 +227,9 @@ def ensure_ledger(session: Session, ledger: Ledger) -> str:
         SinkAccessError: with the statements that a privileged person has to run.
     """
     created = ""
-    if not has_ledger(session, ledger):
+    if not ledger.on(session).exists():
         try:
-            for statement in ledger.ddl():
-                session.run(statement)
+            ledger.on(session).create()
         except pymysql.err.MySQLError as error:
             if meaning(error) is not Meaning.ACCESS or is_used_up(error):
                 raise
@@ -252,15 +251,10 @@ def require_creatable(session: Session, ledger: Ledger) -> None:
         raise cannot_create(ledger.schema, "no grant lets this user create them.", ledger.ddl())
 
 
-def has_ledger(session: Session, ledger: Ledger) -> bool:
-    """Return whether both tables are there."""
-    return len(_engines(session, ledger)) == 2
-
-
 def is_usable(session: Session, ledger: Ledger) -> bool:
     """Return whether the ledger is there, and this user may use it."""
     try:
-        if there := has_ledger(session, ledger):
+        if there := ledger.on(session).exists():
             check_ledger(session, ledger)
     except SinkAccessError:
         return False

@@ -23,7 +23,14 @@ from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.votes import Outcome, Proof, SinkHead, Vote
 from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader
-from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_marker, check_owner, refuse_to_adopt
+from airflow_ft.sinks.base.memory import (
+    check_adopter,
+    check_epoch,
+    check_marker,
+    check_owner,
+    new_head,
+    refuse_to_adopt,
+)
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
     LOCAL_INFILE_REFUSED,
@@ -40,7 +47,7 @@ from airflow_ft.sinks.mysql.fencing import announce, guarded_head, new_nonce
 from airflow_ft.sinks.mysql.judging import JudgingParticipant
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger, ledger_of, marker_lost, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Loader, Way
-from airflow_ft.sinks.mysql.orphans import end_orphans, find_orphans, refuse_branches_of_others
+from airflow_ft.sinks.mysql.orphans import Prepared, shut_out
 from airflow_ft.sinks.mysql.requirements import check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.vote import Target
@@ -103,7 +110,7 @@ class ServerParticipant(JudgingParticipant):
         return self._persist("reading the marker", plan, lambda _: self._proof(plan))
 
     def forget(self, fence: Fence, floor: int) -> None:
-        """Prunes markers at or below `floor` in bounded batches, each in the transaction that raises the floor."""
+        """Prunes markers at or below `floor`, in the transaction that raises the floor."""
         self._persist("pruning markers", None, lambda _: self._forget(fence, floor))
 
     def head(self, pipeline: str) -> SinkHead | None:
@@ -119,7 +126,7 @@ class ServerParticipant(JudgingParticipant):
         return self._persist("looking for orphans", None, lambda _: self._orphans(pipeline, installation))
 
     def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
-        """Raises the head above a former owner, and ends its branches; see `orphans.end_orphans`."""
+        """Raises the head above a former owner, and ends its branches; see `orphans.Prepared`."""
         self._persist("ending orphans", None, lambda _: self._end_orphans(fence, ending, make_way))
 
     def heuristic(self, plan: Plan) -> str:
@@ -139,7 +146,7 @@ class ServerParticipant(JudgingParticipant):
             created = ensure_ledger(session, ledger)
             preflight = self._preflight(session, ledger, plan, fence)
             killed = self._announce(session, ledger, fence, create=plan.participant(self._plan.name).predecessor == 0)
-            head = ledger.head(session)
+            head = ledger.on(session).head()
             check_owner(head, fence)
             assert head is not None
             notes: dict[str, Any] = {
@@ -241,7 +248,7 @@ class ServerParticipant(JudgingParticipant):
                 counts[name] += self._send(session, plan, reader, target, way, refused)
         if refused is not None:  # durable before COMMIT, and named by the marker
             detail = {**detail, **set_aside_detail(refused.write())}
-        if ledger.fill_marker(session, plan.number, counts, detail, branch) != 1:
+        if ledger.on(session).fill_marker(plan.number, counts, detail, branch) != 1:
             raise marker_lost(ledger, plan.number)
         return counts, detail
 
@@ -264,7 +271,7 @@ class ServerParticipant(JudgingParticipant):
     def _proof(self, plan: Plan) -> Proof | None:
         marker = None
         with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):  # never prepared
-            marker = self._ledger(plan.pipeline).marker(session, plan.number)
+            marker = self._ledger(plan.pipeline).on(session).marker(plan.number)
         if marker is None:
             return None
         check_marker(marker, plan, plan.installation)
@@ -273,20 +280,18 @@ class ServerParticipant(JudgingParticipant):
     def _forget(self, fence: Fence, floor: int) -> None:
         if floor <= 0:
             return
-        ledger, limit = self._ledger(fence.pipeline), self._limits.prune_batch
+        ledger = self._ledger(fence.pipeline)
         with closing(self._open()) as session:
-            more = True
-            while more:  # in bounded batches (R13)
-                session.begin()
-                check_epoch(ledger.head(session, lock=True), fence)
-                ledger.raise_floor(session, floor)
-                more = ledger.prune(session, floor, limit) == limit
-                self._end(session)
+            session.begin()
+            check_epoch(ledger.on(session).head(lock=True), fence)
+            ledger.on(session).raise_floor(floor)
+            ledger.on(session).prune(floor)
+            self._end(session)
 
     def _head(self, pipeline: str) -> SinkHead | None:
         head = None
         with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):
-            head = self._ledger(pipeline).remembered(session)
+            head = self._ledger(pipeline).on(session).remembered()
         return head
 
     def _adopt(self, fence: Fence, number: int) -> None:
@@ -294,28 +299,33 @@ class ServerParticipant(JudgingParticipant):
         with closing(self._open()) as session:
             ensure_ledger(session, ledger)
             session.begin()
-            head = ledger.head(session, lock=True)  # what the old owner has open is committed before, or never
+            head = ledger.on(session).head(lock=True)  # what the old owner has open is committed before, or never
             check_adopter(head, fence)
-            marked = [found[0] for found in ledger.markers_of_others(session, number, fence.installation)]
+            marked = [found[0] for found in ledger.on(session).markers_of_others(number, fence.installation)]
             refuse_to_adopt(head.as_sink_head if head else None, marked, fence.installation, number)
-            ledger.adopt_head(session, fence, number)
+            floor = max(number, head.floor if head else 0)
+            ledger.on(session).write_head(replace(new_head(fence), last_delivered=number, floor=floor))
             self._end(session)
 
     def _orphans(self, pipeline: str, installation: str) -> list[Orphan]:
-        with closing(self._open()) as session:
-            return find_orphans(session, self._ledger(pipeline), installation)
+        found: list[Orphan] = []
+        with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):
+            found = Prepared(session, self._ledger(pipeline), self._limits.head_wait).find(installation)
+        return found
 
     def _end_orphans(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
         ledger = self._ledger(fence.pipeline)
-        with closing(self._open()) as session:
-            is_known = end_orphans(session, ledger, fence, ending, self._limits.head_wait, roll_back_own=not make_way)
-            if not is_known or not make_way:
+        with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):
+            shut_out(session, ledger, fence)
+            prepared = Prepared(session, ledger, self._limits.head_wait)
+            prepared.end_of_others(fence, ending, roll_back_own=not make_way)
+            if not make_way:
                 return
             session.begin()
-            head = ledger.head(session, lock=True)
+            head = ledger.on(session).head(lock=True)
             check_owner(head, replace(fence, epoch=head.epoch, attempt=head.attempt) if head else fence)
             assert head is not None  # check_owner raises
-            ledger.drop_markers_of_others(session, head.last_delivered, fence.installation)
+            ledger.on(session).drop_markers_of_others(head.last_delivered, fence.installation)
             self._end(session)
 
     # --- what the steps share -----------------------------------------------------------------------------------
@@ -332,7 +342,7 @@ class ServerParticipant(JudgingParticipant):
     ) -> bool:
         """Inserts the marker; False when the place is taken (settled: what that means is read, not guessed)."""
         try:
-            ledger.insert_marker(session, plan, fence, outcome, detail, branch)
+            ledger.on(session).write_marker(plan, fence, outcome, {}, detail, branch)
         except pymysql.err.MySQLError as error:
             if code_of(error) != DUPLICATE_KEY:
                 raise
@@ -374,7 +384,7 @@ class ServerParticipant(JudgingParticipant):
         """When a lock was not had: ForeignOwnerError, if it may be a former owner's prepared branch that holds it."""
         try:
             with closing(self._open()) as session:
-                refuse_branches_of_others(session, self._ledger(plan.pipeline), plan.installation)
+                Prepared(session, self._ledger(plan.pipeline), 0).refuse(plan.installation)
         except ForeignOwnerError as error:
             raise error.located(**self._where(plan)) from None
         except pymysql.err.MySQLError as error:

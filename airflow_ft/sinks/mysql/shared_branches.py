@@ -104,7 +104,7 @@ class SharedXaParticipant(XaParticipant):
         ledger = self._ledger(plan.pipeline)
         announced = Vote(self._plan.name, fence.attempt, 0, None, notes)
         with closing(self._open()) as session:
-            head = ledger.head(session)
+            head = ledger.on(session).head()
             # Newer: an attempt at this number, or at another one. Or a request of the announcement came late, and the
             # head names another nonce of it.
             if head is not None and head.installation == fence.installation and head.rank > fence.rank:

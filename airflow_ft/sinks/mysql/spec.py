@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from airflow_ft.protocol.argument_names import by_name
-from airflow_ft.protocol.arguments import check_key, is_template, shown
+from airflow_ft.protocol.arguments import check_key, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.sql_sink import SqlSink
@@ -74,8 +74,6 @@ class MySqlSink(SqlSink):
 
     def __post_init__(self) -> None:
         SqlSink.__post_init__(self)
-        if not is_template(self.table):
-            TableName.parse(self.table)
         if self.columns is not None:
             _check_columns(self.columns)
         if self.strategy == "upsert":

@@ -95,8 +95,8 @@ def refuse_ahead(
     Only such tables are read, since a version column need not have an index. See `versions_ahead`. Also raised if the
     server does not answer within `patience` seconds: another try would take as long.
     """
-    head = ledger.head(session)
-    known = written_versions(ledger.marker(session, head.last_delivered) if head is not None else None)
+    head = ledger.on(session).head()
+    known = written_versions(ledger.on(session).marker(head.last_delivered) if head is not None else None)
     for name, target in targets.items():
         if _version_of(target, sinks[name]) in known:
             continue
@@ -110,7 +110,7 @@ def refuse_ahead(
                 raise
             index = f"airflow_ft_versions ON {target.table.name.sql} ({quote(version)})"
             raise versions_unread(str(target.table.name), version, target.sink, describe(error), index) from error
-        if found and ledger.head(session) == head:
+        if found and ledger.on(session).head() == head:
             raise versions_ahead(str(target.table.name), version, number, target.sink)
 
 

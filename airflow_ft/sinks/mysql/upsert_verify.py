@@ -219,7 +219,7 @@ def _only(target: Target, keys: Sequence[str]) -> Mapping[str, str] | None:
 def _blind(session: Session, ledger: Ledger, delivered: Sequence[Delivered]) -> int:
     head = None
     with suppressed(NO_SUCH_TABLE):
-        head = ledger.head(session)
+        head = ledger.on(session).head()
     return blind_through(delivered, ledger.participant, head.last_delivered if head else None)
 
 

@@ -50,7 +50,7 @@ from airflow_ft.sinks.mysql.fencing import (
 )
 from airflow_ft.sinks.mysql.ledger import Ledger, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
-from airflow_ft.sinks.mysql.orphans import as_marked, refuse_branches_of_others
+from airflow_ft.sinks.mysql.orphans import Prepared, as_marked
 from airflow_ft.sinks.mysql.requirements import ensure_ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xa_preflight import check_xa
@@ -89,7 +89,7 @@ class XaParticipant(BranchedParticipant):
         self._nonces.add(nonce)
         notes = check_xa(self._open, session, ledger, fence, nonce, self._limits)
         self._clear_the_way(session, ledger, plan, fence)
-        head = ledger.head(session)
+        head = ledger.on(session).head()
         self._sweep(session, ledger, plan, fence, head.floor if head is not None else 0)
         return {"xa": notes}
 
@@ -120,7 +120,7 @@ class XaParticipant(BranchedParticipant):
         (I3).
         """
         with closing(self._open()) as session:
-            visible = self._ledger(plan.pipeline).branch_markers(session, plan.number)
+            visible = self._ledger(plan.pipeline).on(session).branch_markers(plan.number)
         for marker in visible.values():
             check_marker(marker, plan, fence.installation)
         there = sorted(branch for branch, marker in visible.items() if marker.outcome is Outcome.COMMITTED)
@@ -158,7 +158,7 @@ class XaParticipant(BranchedParticipant):
         side_by_side([self._branch(plan, fence, xid, parts[xid], way, announced) for xid in lacking], BY_GRAVITY)
         with closing(self._open()) as session:
             lost = set(parts) - self._listed(session, ledger, fence).xids
-            still_named(ledger.head(session), fence, self._nonce)  # a newer attempt may have rolled them back
+            still_named(ledger.on(session).head(), fence, self._nonce)  # a newer attempt may have rolled them back
         if lost:
             raise SinkUnavailableError(
                 f"XA RECOVER lacks {len(lost)} of {len(parts)} prepared branches. Someone ended them, or the server"
@@ -181,7 +181,7 @@ class XaParticipant(BranchedParticipant):
                 session.require_settings()
                 detail = self._detail(session, fence, way, part)
                 self._claim(session, ledger, plan, fence, xid, detail)
-                still_named(ledger.head(session), fence, xid.nonce)  # I5: after the place is taken, never before
+                still_named(ledger.on(session).head(), fence, xid.nonce)  # I5: after the place is taken, never before
                 targets = self._fitting(session, plan, vote, way)
                 readers = list(part.readers(self._opened(plan)))
                 self._fill(session, ledger, plan, readers, targets, detail, way, part.label)
@@ -204,13 +204,13 @@ class XaParticipant(BranchedParticipant):
         deadline = time.monotonic() + self._limits.head_wait
         while True:
             try:
-                ledger.insert_marker(session, plan, fence, Outcome.COMMITTED, detail, xid.branch)
+                ledger.on(session).write_marker(plan, fence, Outcome.COMMITTED, {}, detail, xid.branch)
                 return
             except pymysql.err.MySQLError as error:
                 if code_of(error) not in (DUPLICATE_KEY, LOCK_WAIT_TIMEOUT):
                     raise
                 # A lock wait time-out ends the statement, not the branch, which has done nothing else yet.
-                still_named(ledger.head(session), fence, xid.nonce)
+                still_named(ledger.on(session).head(), fence, xid.nonce)
                 if code_of(error) == DUPLICATE_KEY or time.monotonic() > deadline:
                     raise SinkUnavailableError(
                         f"another transaction holds the place of branch {xid.branch}: {describe(error)}",
@@ -220,7 +220,7 @@ class XaParticipant(BranchedParticipant):
                     ) from error
             with closing(self._open()) as other:
                 self._clear_the_way(other, ledger, plan, fence)
-                refuse_branches_of_others(other, ledger, fence.installation)
+                Prepared(other, ledger, 0).refuse(fence.installation)
 
     # --- phase 2 ------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class XaParticipant(BranchedParticipant):
         expected = sorted(vote.notes.get("branches", {}))
         with closing(self._open()) as session:
             self._announce(session, ledger, fence)
-            head = still_named(ledger.head(session), fence, self._nonce)
+            head = still_named(ledger.on(session).head(), fence, self._nonce)
             marker = settled(session, ledger, plan, fence, head, exactly=True)  # I4: not before its predecessor
             listed = None
             if marker is None or marker.outcome is Outcome.COMMITTED:
@@ -285,7 +285,7 @@ class XaParticipant(BranchedParticipant):
                 if plan.participant(self._plan.name).predecessor == 0:
                     # The attempt that began here may not have got as far as to make them; it, too, must meet a head.
                     ensure_ledger(session, ledger)
-                    if ledger.head(session) is None:
+                    if ledger.on(session).head() is None:
                         self._announce(session, ledger, fence, create=True)
                 self._clear_the_way(session, ledger, plan, fence)
                 if early := self._heuristic_text(session, ledger, plan):
@@ -328,7 +328,7 @@ class XaParticipant(BranchedParticipant):
         Of this number, which must be undecided or ABORTED, and of preflights. Strictly older ones: a late call does
         not touch a successor's branches.
         """
-        head = ledger.head(session)
+        head = ledger.on(session).head()
         if head is not None:
             check_owner(head, fence)
             lost = self._nonces - {self._nonce}
@@ -362,7 +362,7 @@ class XaParticipant(BranchedParticipant):
             for xid in listed.of(owner_of(ledger, fence.installation))
             if xid.number not in (plan.number, PROBE_NUMBER) and xid.rank < fence.rank
         ]
-        markers = ledger.markers(session, {xid.number for xid in others})  # after the list (I6)
+        markers = ledger.on(session).markers({xid.number for xid in others})  # after the list (I6)
         for xid in others:
             marker = markers.get(xid.number)
             if marker is None and xid.number > floor:

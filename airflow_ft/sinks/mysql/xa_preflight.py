@@ -57,7 +57,7 @@ def check_xa(
     check_listing(session)
     began = time.monotonic()
     if not _try_branch(open_session, session, ledger, fence, nonce, limits, "COMMIT"):
-        head = ledger.head(session)
+        head = ledger.on(session).head()
         if head is not None:
             check_owner(head, fence)
         raise _vanished()
@@ -118,7 +118,7 @@ def _prepare(open_session: Callable[[], Session], ledger: Ledger, fence: Fence, 
     with closing(open_session()) as other:
         hold_lock(other, ledger, fence, xid.nonce, xid.branch)  # lets others end it if this process is stopped
         other.run(f"XA START {xid.sql}")
-        ledger.touch(other, fence, xid.nonce)
+        ledger.on(other).touch(fence, xid.nonce)
         other.run(f"XA END {xid.sql}")
         other.run(f"XA PREPARE {xid.sql}")
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import psycopg2
 
 from airflow_ft.protocol.errors import SinkAccessError
-from airflow_ft.protocol.model import Fence, Plan, canonical_json
-from airflow_ft.protocol.votes import Outcome, SinkHead
 from airflow_ft.sinks.base.columns import Misfits
-from airflow_ft.sinks.base.memory import NO_INSTALLATION, Marker, remembered
 from airflow_ft.sinks.base.sql_ledger import (
     HEAD,
     LEDGER,
-    MARKER,
-    MINE,
     PRIVILEGES,
     SqlLedger,
     cannot_create,
@@ -78,7 +72,7 @@ class Ledger(SqlLedger):
     pipeline: str
     participant: str
 
-    whole: ClassVar[str] = " AND branch = ''"
+    has_branches: ClassVar[bool] = True
 
     @property
     def tables(self) -> tuple[str, str]:
@@ -101,48 +95,6 @@ class Ledger(SqlLedger):
         if not self.rows(row, *self.key):
             self.rows(f"SELECT pg_advisory_xact_lock({_CREATING}, hashtext(?))", " ".join(self.key))
             self.rows(row, *self.key)
-
-    def branch_markers(self, number: int) -> dict[str, Marker]:
-        """Return the markers of a number's branches, by label."""
-        sql = f"SELECT branch, {MARKER} FROM {{ledger}} WHERE {MINE} AND number = ? AND branch <> ''"
-        return {row[0]: Marker.stored(row[1:], self._ledger_label) for row in self.rows(sql, *self.key, number)}
-
-    def write_branch(
-        self,
-        plan: Plan,
-        fence: Fence,
-        branch: str,
-        outcome: Outcome,
-        counts: Mapping[str, int],
-        detail: Mapping[str, Any],
-    ) -> None:
-        """Take a branch's place; the database refuses when it is taken, and waits for a transaction that holds it."""
-        texts = (canonical_json(dict(counts)), canonical_json(dict(detail)))
-        self.run(
-            f"INSERT INTO {{ledger}} (pipeline, participant, number, branch, {MARKER})"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(*self.key, plan.number, branch, fence.installation, outcome.value, *fence.rank, plan.digest, *texts),
-        )
-
-    def branches_of_others(self, above: int, installation: str) -> list[tuple[int, str, Marker]]:
-        """Return what other installations have written above a number, with its branch ('': the whole), ascending."""
-        sql = (
-            f"SELECT number, branch, {MARKER} FROM {{ledger}} WHERE {MINE} AND number > ? AND installation <> ?"
-            " ORDER BY number, branch"
-        )
-        return [
-            (row[0], row[1], Marker.stored(row[2:], self._ledger_label))
-            for row in self.rows(sql, *self.key, above, installation)
-        ]
-
-    def remembered(self) -> SinkHead | None:
-        """The head, or what the markers say where it is gone or older than they are."""
-        return remembered(self.head, partial(self.branches_of_others, installation=NO_INSTALLATION))
-
-    def installations(self) -> list[str]:
-        """The owners of head and markers."""
-        sql = f"SELECT installation FROM {{head}} WHERE {MINE} UNION SELECT installation FROM {{ledger}} WHERE {MINE}"
-        return [row[0] for row in self.rows(sql, *self.key, *self.key)]
 
     def exists(self) -> bool:
         sql = "SELECT count(to_regclass(name)) FROM unnest(%s) AS name"

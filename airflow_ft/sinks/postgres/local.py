@@ -22,10 +22,10 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
-from airflow_ft.protocol.votes import Proof, SinkHead, Vote
+from airflow_ft.protocol.votes import Proof, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import check_epoch, check_owner
-from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant, TransactionLedger
+from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.postgres.catalog import Table
 from airflow_ft.sinks.postgres.failures import (
     FEATURE_NOT_SUPPORTED,
@@ -40,7 +40,7 @@ from airflow_ft.sinks.postgres.gid import end_older_sessions, label_of
 from airflow_ft.sinks.postgres.held import Held, targets_of, voted_targets
 from airflow_ft.sinks.postgres.ledger import Ledger, ledger_of
 from airflow_ft.sinks.postgres.load import Load, declining
-from airflow_ft.sinks.postgres.orphans import end_of_others, find_orphans, refuse_prepared_of_others
+from airflow_ft.sinks.postgres.orphans import Prepared
 from airflow_ft.sinks.postgres.requirements import check_server, schema_problems_of
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
@@ -164,7 +164,7 @@ class LocalParticipant(OneTransactionParticipant[Session]):
                 for installation in {fence.installation, *([head.installation] if head else [])}:
                     end_older_sessions(session, fence, self.name, installation)
                 if plan is not None and head is not None:
-                    refuse_prepared_of_others(ledger, fence.installation)
+                    Prepared(ledger, self.limits.head_wait).refuse(fence.installation)
         except psycopg2.Error as error:
             log.warning("%s: cannot find out who holds the lock: %s", self.name, describe(error))
         except AirflowFtError as error:
@@ -230,12 +230,9 @@ class LocalParticipant(OneTransactionParticipant[Session]):
 
     # --- what former owners have left ----------------------------------------------------------------------------
 
-    def _remembered(self, ledger: TransactionLedger) -> SinkHead | None:
-        return ledger.remembered() if isinstance(ledger, Ledger) else None
-
     def _orphans(self, pipeline: str, installation: str) -> list[Orphan]:
         with self._reading(pipeline) as ledger:
-            return find_orphans(ledger, installation) if isinstance(ledger, Ledger) else []
+            return Prepared(ledger, self.limits.head_wait).find(installation) if isinstance(ledger, Ledger) else []
 
     def _end_orphans(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
         with self._reading(fence.pipeline) as there:
@@ -243,7 +240,7 @@ class LocalParticipant(OneTransactionParticipant[Session]):
                 return
         super()._end_orphans(fence, ending, make_way=False)
         with self._session(fence) as session:
-            ledger = self._ledger(session, fence.pipeline)
-            end_of_others(ledger, fence, ending, roll_back_own=not make_way, seconds=self.limits.head_wait)
+            prepared = Prepared(self._ledger(session, fence.pipeline), self.limits.head_wait)
+            prepared.end_of_others(fence, ending, roll_back_own=not make_way)
         if make_way:
             super()._end_orphans(fence, ending, make_way=True)

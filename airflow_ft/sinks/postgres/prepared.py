@@ -20,13 +20,12 @@ import psycopg2
 
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
-from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.branch_system import BranchLedger
 from airflow_ft.sinks.base.branched import BranchedParticipant
 from airflow_ft.sinks.base.memory import Marker
-from airflow_ft.sinks.base.prepared import MAY_WAIT, BranchName, owner_of
+from airflow_ft.sinks.base.prepared import MAY_WAIT, BranchName, heuristic_text, owner_of
 from airflow_ft.sinks.postgres.failures import UNIQUE_VIOLATION, Meaning, is_without_place, meaning
 from airflow_ft.sinks.postgres.gid import (
     Gid,
@@ -141,15 +140,5 @@ class PreparedParticipant(BranchedParticipant[Session], LocalParticipant):
             f"FROM {ledger.tables[1]} WHERE pipeline = '{ledger.pipeline}'"
             f" AND participant = '{ledger.participant.replace(chr(39), chr(39) * 2)}' AND number = {plan.number}"
         )
-        tables = ", ".join(sorted(sink.table for sink in self.sinks.values()))
-        rows = sum(sum(marker.counts.values()) for marker in found.values())
-        of = max(int(marker.detail.get("of", 0)) for marker in found.values())
-        still = "" if len(found) == of else " Run ROLLBACK PREPARED for the branches that are still prepared."
-        return (
-            f"someone ran COMMIT PREPARED for the branches {', '.join(sorted(found))}{f' of {of}' if of else ''} before"
-            " the checkpoint was decided (a heuristic outcome):"
-            f" {count_text(rows, 'row is', 'rows are')} visible in {tables}."
-            f" To see the markers, run: SELECT branch, kind, counts, at {where};{still}"
-            " To undo it, delete those rows (`airflow ft verify` lists them) and, in the same transaction, run:"
-            f" DELETE {where};"
-        )
+        tables = [sink.table for sink in self.sinks.values()]
+        return heuristic_text(found, tables, "COMMIT PREPARED", "ROLLBACK PREPARED", where)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_ft.protocol.argument_names import by_name
-from airflow_ft.protocol.arguments import check_text, is_resolved_later, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.sql_sink import SqlSink
@@ -72,18 +71,7 @@ class PostgresSink(SqlSink):
     names: ClassVar[type[TableName]] = TableName
 
     def __post_init__(self) -> None:
-        check_text("table", self.table, of="PostgresSink")
         SqlSink.__post_init__(self)
-        is_known = not is_template(self.table) and not is_resolved_later(self.table)
-        if is_known and TableName.parse(self.table).name.startswith("airflow_ft_"):
-            raise ConfigurationError(
-                f"table of PostgresSink is {self.table!r}, and the sink keeps its own tables under names with"
-                " airflow_ft_.",
-                code="name_invalid",
-                remedy="Give the name of another table, which does not begin with airflow_ft_.",
-                argument="table",
-                value=self.table,
-            )
         if self.change_column is not None:
             TableName.check("column", self.change_column)
         named = [each for each in (*self.key_columns, self.version_column, self.change_column) if each is not None]

@@ -21,11 +21,13 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, once, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
+from airflow_ft.sinks.base.keyed_verify import blind_through
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, read_table
 from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.encoding import fits
 from airflow_ft.sinks.postgres.failures import failure
+from airflow_ft.sinks.postgres.ledger import ledger_of
 from airflow_ft.sinks.postgres.load import Load
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Limits, Session
@@ -113,7 +115,10 @@ def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session,
     session.begin()
     session.run("SET LOCAL idle_in_transaction_session_timeout = 0")  # reading the log may take long
     if sink_of.strategy == "upsert":
-        return _verify_keys(report, session, sink_of, table, readers)
+        ledger = ledger_of(session, {newest_sink: sink_of}, newest.plan.pipeline, participant)
+        head = ledger.head() if ledger.exists() else None
+        blind = blind_through(once(sent), participant, head.last_delivered if head is not None else None)
+        return _verify_keys(report, session, sink_of, table, readers, blind)
     listed = ", ".join(map(quoted, columns))
     session.run(
         f"CREATE TEMPORARY TABLE airflow_ft_log ON COMMIT DROP AS SELECT {listed} FROM {table.name.sql} LIMIT 0"
@@ -158,8 +163,12 @@ def _verify_keys(
     sink: PostgresSink,
     table: Table,
     readers: Sequence[tuple[int, str, SegmentReader]],
+    blind: int,
 ) -> SinkReport:
-    """The last change of each key against the row with that key. A row of a higher version is another checkpoint's."""
+    """The last change of each key against the row with that key. A row of a higher version is another checkpoint's.
+
+    Such a checkpoint may have deleted a row of a number up to `blind`.
+    """
     name = readers[0][1]
     changes = Changes.of(session, sink, table, readers[0][2].schema(name).names, name)
     changes.create(", ADD airflow_ft_part bigint")
@@ -177,21 +186,23 @@ def _verify_keys(
         f"FROM ({changes.last}) AS change JOIN (VALUES {numbers}) AS of (part, number) ON of.part = airflow_ft_part"
         f" LEFT JOIN {table.name.sql} AS there ON {changes.same}"
     )
+    absent = f"there.{quoted(changes.keys[0])} IS NULL"
+    unknown = f"({absent} AND NOT {changes.deletes} AND of.number <= {blind})"
     wrong = (
-        f"CASE WHEN {changes.deletes} THEN there.{quoted(changes.keys[0])} IS NOT NULL"
-        f" AND coalesce({version}, 0) <= of.number"
-        f" ELSE {version} IS NULL OR {version} < of.number OR ({version} = of.number AND {' <> '.join(values)}) END"
+        f"CASE WHEN {unknown} THEN false WHEN {changes.deletes} THEN NOT {absent} AND coalesce({version}, 0)"
+        f" <= of.number ELSE {version} IS NULL OR {version} < of.number"
+        f" OR ({version} = of.number AND {' <> '.join(values)}) END"
     )
-    later = session.value(f"SELECT count(*) {compared} WHERE {version} > of.number")
+    later = session.value(f"SELECT count(*) {compared} WHERE {unknown} OR {version} > of.number")
     parts = session.rows(f"SELECT airflow_ft_part, count(*) {compared} WHERE {wrong} GROUP BY 1 ORDER BY 1")
     differences = []
     for part, count in parts:
         texts = ", ".join(f"change.{quoted(column)}::text" for column in changes.columns)
         found = session.rows(f"SELECT {texts} {compared} WHERE {wrong} AND airflow_ft_part = {part} LIMIT {SAMPLES}")
         differences.append(Difference(files[part][0], files[part][1].path, count, tuple(map(sample, found))))
-    notes = (f"not compared: {count_text(later, 'key')} that a later checkpoint has changed",) if later else ()
+    what = f"not compared: {count_text(later, 'key')} that a later checkpoint has changed or may have deleted"
     missing = sum(count for _, count in parts)
-    return replace(report, missing=missing, differences=tuple(differences), notes=notes)
+    return replace(report, missing=missing, differences=tuple(differences), notes=(what,) if later else ())
 
 
 def _in_parts(

@@ -51,8 +51,7 @@ from airflow_ft.sinks.sqlite.spec import SqliteSink
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
     """The participant of a plan; it opens the file at the first call. ConfigurationError: there is no file's name."""
-    sinks = {name: SqliteSink.from_settings(plan.name, settings) for name, settings in plan.sinks.items()}
-    return SqliteParticipant(plan.name, sinks, SqliteFile.of(connection), wal)
+    return SqliteParticipant(plan.name, SqliteSink.all_of(plan), SqliteFile.of(connection), wal)
 
 
 @dataclass

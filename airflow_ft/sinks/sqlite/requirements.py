@@ -43,8 +43,7 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     yield place
     if place.find().problems:
         return
-    for name, settings in plan.sinks.items():
-        sink = SqliteSink.from_settings(plan.name, settings)
+    for name, sink in SqliteSink.all_of(plan).items():
         yield Requirement(f"table {sink.table}", partial(_table, file, name, sink), name)
 
 
@@ -74,9 +73,10 @@ def schema_problems(
 ) -> Sequence[AirflowFtError]:
     """Return what speaks against each sink's schema; see `airflow_ft.sinks.fitting`."""
     found: list[AirflowFtError] = []
+    sinks = SqliteSink.all_of(plan)
     with SqliteFile.of(connection).opened(participant=plan.name) as db:
         for name, schema in schemas.items():
-            sink = SqliteSink.from_settings(plan.name, plan.sinks[name])
+            sink = sinks[name]
             if db is not None and exists(db, sink.table):
                 found += problems(db, sink.table, schema, name)
             else:

@@ -43,7 +43,7 @@ def verify(
             delivered,
             plan,
             wal,
-            table=lambda given: fold(SqliteSink.from_settings(plan.name, given).table),
+            table=lambda given: fold(SqliteSink.from_settings(plan.name, plan.strategy, given).table),
             columns=partial(read_columns, db),
             found=lambda name, columns: rows_of(db, f"SELECT {', '.join(map(quoted, columns))} FROM {quoted(name)}"),
             values=lambda batch: zip(*values(batch), strict=True),

@@ -342,7 +342,7 @@ class Judge:
         for server in sorted(target.servers & set(MYSQL_FAMILY)):
             rows = self.sql(
                 server,
-                "SELECT participant, branch, number, kind, epoch, attempt, digest, `rows`, at FROM airflow_ft_ledger"
+                "SELECT participant, branch, number, kind, epoch, attempt, digest, counts, at FROM airflow_ft_ledger"
                 " WHERE pipeline = %s",
                 pipeline,
             )
@@ -356,5 +356,5 @@ class Judge:
 
 
 def _marker(row: Sequence[Any]) -> Marker:
-    number, kind, epoch, attempt, digest, rows, at = row
-    return Marker(int(number), kind, epoch, attempt, digest, rows, at)
+    number, kind, epoch, attempt, digest, counts, at = row
+    return Marker(int(number), kind, epoch, attempt, digest, sum(json.loads(counts).values()), at)

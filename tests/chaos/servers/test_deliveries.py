@@ -110,7 +110,7 @@ def test_a_planted_half_delivery_is_found(chaos: Deliveries, mix: Pipeline) -> N
 
 
 def test_a_marker_that_was_changed_is_found(chaos: Deliveries, mix: Pipeline) -> None:
-    change = "UPDATE airflow_ft_ledger SET `rows` = `rows` {} 1 WHERE pipeline = %s ORDER BY number DESC LIMIT 1"
+    change = "UPDATE airflow_ft_ledger SET attempt = attempt {} 1 WHERE pipeline = %s ORDER BY number DESC LIMIT 1"
     mariadb(chaos, change.format("+"), mix.name)
     assert any(problem.startswith("I6") for problem in spoiled(chaos, mix).problems)
     mariadb(chaos, change.format("-"), mix.name)

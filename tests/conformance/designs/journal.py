@@ -123,12 +123,12 @@ class Memory:
         data = [fence.installation, outcome.value, *fence.rank, plan.digest, json.dumps(counts), json.dumps(detail)]
         self._keep({**self._mine(), plan.number: data})
 
-    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]:
+    def markers_of_others(self, above: int, installation: str) -> list[tuple[int, str, Marker]]:
         found = [(number, Marker.stored(each, "a marker")) for number, each in sorted(self._mine().items())]
-        return [(number, each) for number, each in found if number > above and each.installation != installation]
+        return [(number, "", each) for number, each in found if number > above and each.installation != installation]
 
     def drop_markers_of_others(self, above: int, installation: str) -> None:
-        dropped = dict(self.markers_of_others(above, installation))
+        dropped = {number for number, _, _ in self.markers_of_others(above, installation)}
         self._keep({number: marker for number, marker in self._mine().items() if number not in dropped})
 
     def prune(self, floor: int) -> None:

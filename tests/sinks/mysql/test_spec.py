@@ -47,8 +47,8 @@ def test_a_sink_says_what_a_plan_has_to_hold() -> None:
         ),
         (
             {"table": "orders", "version_column": ""},
-            "arguments_conflict",
-            {"arguments": ["strategy", "version_column"]},
+            "argument_invalid",
+            {"argument": "version_column", "of": "MySqlSink"},
         ),
         ({**UPSERT, "key_columns": "id", "version_column": "v"}, "argument_invalid", {"argument": "key_columns"}),
         ({**UPSERT, "key_columns": ["v"], "version_column": "V"}, "column_reserved", {"column": "V"}),
@@ -72,12 +72,15 @@ def test_a_sink_says_what_a_plan_has_to_hold() -> None:
         ({"table": "`open"}, "name_invalid", {"value": "`open"}),
         ({"table": "x" * 65}, "name_invalid", {"value": "x" * 65, "subject": "table"}),
         ({"table": "blank "}, "name_invalid", {"value": "blank "}),
+        ({"table": "shop.AIRFLOW_FT_head"}, "name_invalid", {"value": "shop.AIRFLOW_FT_head"}),
         ({"table": "orders", "conn_id": ""}, "argument_invalid", {"argument": "conn_id"}),
+        ({"table": "orders", "conn_id": "shop "}, "argument_invalid", {"argument": "conn_id", "value": "shop "}),
         ({"table": "orders", "columns": {}}, "argument_invalid", {"argument": "columns"}),
         ({"table": "orders", "columns": {"": "a"}}, "argument_invalid", {"argument": "columns"}),
         ({"table": "orders", "columns": {"a": "X", "b": "x"}}, "column_ambiguous", {"columns": ["a", "b"]}),
         ({"table": "orders", "columns": {"a": ""}}, "name_invalid", {"value": "", "subject": "column (columns)"}),
-        ({"table": "orders", "ledger_schema": ""}, "name_invalid", {"subject": "schema (ledger_schema)"}),
+        ({"table": "orders", "ledger_schema": ""}, "argument_invalid", {"argument": "ledger_schema"}),
+        ({"table": "orders", "ledger_schema": "blank "}, "name_invalid", {"subject": "schema (ledger_schema)"}),
     ],
 )
 def test_what_cannot_work_is_refused_at_construction(

@@ -136,7 +136,8 @@ class MySqlWorld:
         return int(self.sql(f"SELECT COUNT(*) FROM `{table}`")[0][0])
 
     def markers(self) -> list[tuple[Any, ...]]:
-        return self.sql("SELECT number, kind, epoch, attempt, `rows` FROM airflow_ft_ledger ORDER BY number")
+        found = self.sql("SELECT number, kind, epoch, attempt, counts FROM airflow_ft_ledger ORDER BY number")
+        return [(*row[:4], sum(json.loads(row[4]).values())) for row in found]
 
 
 def make_world(database: Database, root: Path, **tables: str) -> MySqlWorld:

@@ -40,7 +40,7 @@ UPSERT = {"table": "orders", "strategy": "upsert", "key_columns": ["id"], "versi
         ({"table": "x" * 64}, "x" * 64),
         ({"table": "ä" * 32}, "ä" * 32),
         ({"table": "shop.airflow_ft_head"}, "shop.airflow_ft_head"),
-        ({"table": "orders", "ledger_schema": ""}, ""),
+        ({"table": "orders", "ledger_schema": " shop"}, " shop"),
     ],
 )
 def test_a_name_that_the_server_cannot_have_is_refused(settings: Any, value: str) -> None:
@@ -68,6 +68,7 @@ def test_a_column_that_is_named_twice_is_refused() -> None:
         ({"table": "orders", "strategy": "prepared", "branches": True}, "argument_invalid", {"argument": "branches"}),
         ({"table": "orders", "strategy": "upsert"}, "argument_missing", {"argument": "key_columns"}),
         ({**UPSERT, "change_column": ""}, "argument_invalid", {"argument": "change_column"}),
+        ({"table": "orders", "ledger_schema": ""}, "argument_invalid", {"argument": "ledger_schema"}),
         ({**UPSERT, "shared": True}, "arguments_conflict", {"arguments": ["strategy", "shared"]}),
         (
             {"table": "orders", "strategy": "upsert", "key_columns": "id"},

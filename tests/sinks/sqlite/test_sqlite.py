@@ -99,9 +99,9 @@ def test_an_argument_of_another_type_is_refused(settings: Any) -> None:
 
 def test_a_plan_of_a_newer_release_is_refused_by_name() -> None:
     sink = SqliteSink(table="orders", conn_id="shop", create=False)
-    assert SqliteSink.from_settings("shop", sink.settings()) == sink
+    assert SqliteSink.from_settings("shop", "local", sink.settings()) == sink
     with raises(ConfigurationError, "newer_release", settings=["upsert"]):
-        SqliteSink.from_settings("shop", {**sink.settings(), "upsert": True})
+        SqliteSink.from_settings("shop", "local", {**sink.settings(), "upsert": True})
 
 
 def test_jinja_is_rendered_before_the_plan() -> None:
