@@ -142,7 +142,7 @@ def test_it_holds_one_batch_and_tells_what_is_in_it(scene: Scene, tmp_path: Path
 
 def test_no_savepoint_is_taken_if_operator_state_is_missing(scene: Scene, tmp_path: Path) -> None:
     location = tmp_path / "wal" / PIPELINE / "spark" / "1-1"
-    remember_meaning(SparkLocation("", PIPELINE, location.as_uri(), 1, ""), Memory("4.2.0", ({"keys": [["id"]]},)))
+    remember_meaning(SparkLocation("", PIPELINE, location.as_uri(), 1), Memory("4.2.0", ({"keys": [["id"]]},)))
     shutil.rmtree(location / "state")
     with raises(WalCorruptError, "state_files_missing", batch=1):
         _taken(scene, tmp_path)

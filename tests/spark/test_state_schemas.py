@@ -100,7 +100,7 @@ def test_schema_differences_name_each_field_and_nested_field() -> None:
 def test_what_spark_would_lose_is_refused(tmp_path: Path, after: list[tuple[str, object]], gone: str) -> None:
     first: list[tuple[str, object]] = [("n", "integer"), ("note", "string")]
     uri = _location(tmp_path, "transformWithStateInPySparkExec", [first, after])
-    held, now = states(SparkLocation("", "orders", uri, 0, "")), SparkLocation("", "orders", uri, 1, "")
+    held, now = states(SparkLocation("", "orders", uri, 0)), SparkLocation("", "orders", uri, 1)
     if not gone:
         refuse_lost(held, now)
         return
@@ -111,8 +111,8 @@ def test_what_spark_would_lose_is_refused(tmp_path: Path, after: list[tuple[str,
 
 def test_nothing_is_lost_where_nothing_was(tmp_path: Path) -> None:
     uri = _location(tmp_path, "transformWithStateInPySparkExec", [[("n", "integer")]])
-    refuse_lost({}, SparkLocation("", "orders", uri, 0, ""))
-    assert states(SparkLocation("", "orders", (tmp_path / "other").as_uri(), 0, "")) == {}
+    refuse_lost({}, SparkLocation("", "orders", uri, 0))
+    assert states(SparkLocation("", "orders", (tmp_path / "other").as_uri(), 0)) == {}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_schema_refusal_names_operator_variable_and_types(
 def test_a_location_without_the_folder_of_its_state_is_named(tmp_path: Path) -> None:
     """Spark says the same as for a changed job."""
     base = SparkPosition(_location(tmp_path, "stateStoreSave", [[("n", "integer")]], "unsaferow"), 0)
-    location = SparkLocation("", "orders", base.location, base.batch, "")
+    location = SparkLocation("", "orders", base.location, base.batch)
     remember_meaning(location, Memory("4.2.0", ({"keys": [["orders.n"]]},)))
     said = RuntimeError("[STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY] Cannot restart. SQLSTATE: 42K03")
     changed = as_error(said, "orders", "jobs:Orders", base)

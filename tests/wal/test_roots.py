@@ -243,7 +243,7 @@ def test_a_base_on_a_disk_that_is_away_is_not_lost(disk: Disk) -> None:
     location = disk.root / PIPELINE / "spark" / "1-1"
     (location / "offsets").mkdir(parents=True)
     (location / "offsets" / "0").touch()
-    base = SparkLocation(str(disk.root), PIPELINE, location.as_uri(), 0, "")
+    base = SparkLocation(str(disk.root), PIPELINE, location.as_uri(), 0)
     require_batch(base)
     disk.unmount()
     with pytest.raises(StorageUnavailableError):

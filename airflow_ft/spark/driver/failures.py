@@ -96,7 +96,7 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
     texts = [each.message for each in causes]
     for message in texts:
         if found := _STATE_CHANGED.search(message):
-            if base is not None and has_lost_state(SparkLocation("", "", base.location, base.batch, "")):
+            if base is not None and has_lost_state(SparkLocation.of(base)):
                 return lost_state(pipeline, base.location, base.batch)
             what, way = state_schemas.changed(message, base)
             return JobError(

@@ -70,7 +70,7 @@ def _kinds(request: StageRequest, names: Sequence[str]) -> dict[str, dict[str, A
 
 def _has_begun_nowhere(base: SparkPosition, name: str) -> bool:
     """Return whether the job of `base` read the source, and it has no position yet."""
-    location = SparkLocation("", "", base.location, base.batch, "")
+    location = SparkLocation.of(base)
     places = dict(enumerate(location.offsets(base.batch)))
     for index, each in enumerate(location.sources()):
         if each == name:

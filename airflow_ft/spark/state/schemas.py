@@ -100,7 +100,7 @@ def changed(message: str, base: SparkPosition | None) -> tuple[str, str]:
     what = differences(before, after) or "the order of its fields"
     if found[1] == "key":
         return f"a key of the state has changed: {what}", "Keys of state cannot change. "
-    known = {} if base is None else states(SparkLocation("", "", base.location, base.batch, ""))
+    known = {} if base is None else states(SparkLocation.of(base))
     same = [each for each in known.values() if each.fields == before]
     return f"the schema of {' or '.join(map(str, same)) or 'the state'} has changed: {what}", _way(base, same)
 
