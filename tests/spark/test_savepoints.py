@@ -89,9 +89,8 @@ def _location(root: Path, batch: int) -> Path:
         texts[f"state/0/0/{n + 1}.changelog"] = f"changes {n}"
     texts |= {f"commits/{n}": "v1\n{}" for n in range(batch + 1)}
     texts["state/0/_metadata/metadata"] = "v1\n" + json.dumps(OPERATOR)
-    texts["state/0/0/_metadata/schema"] = f"\0v2{json.dumps(KEY, separators=(',', ':'))}\0\0" + json.dumps(
-        VALUE, separators=(",", ":")
-    )
+    parts = [json.dumps(each, separators=(",", ":")) for each in (KEY, VALUE)]
+    texts["state/0/0/_metadata/schema"] = "\0\2v2" + "".join(f"\0\0\0\1\0{chr(len(each))}{each}" for each in parts)
     texts["state/0/0/SSTs/000008-of-a-later-batch.sst"] = "half writ"
     texts[f"offsets/.{batch + 1}.tmp"] = "half writ"
     for name, text in texts.items():

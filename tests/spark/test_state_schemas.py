@@ -11,6 +11,7 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.meaning import Memory, remember_meaning
+from airflow_ft.spark.state.operators import operators
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.settings import ENCODING
 from airflow_ft.spark.state.types import differences, lost, of_json, of_scala
@@ -107,6 +108,15 @@ def test_what_spark_would_lose_is_refused(tmp_path: Path, after: list[tuple[str,
     with raises(JobError, "state_schema_changed", fields_lost=gone, state="seen", operator=0) as caught:
         refuse_lost(held, now)
     assert caught.error is not None and "airflow ft reset-state orders" in caught.error.remedy
+
+
+@pytest.mark.parametrize(
+    ("operator", "name"), [("transformWithStateInPySparkExec", "seen"), ("stateStoreSave", "default")]
+)
+def test_an_operator_has_names_and_types_of_states(tmp_path: Path, operator: str, name: str) -> None:
+    uri = _location(tmp_path, operator, [[("n", "integer")], [("n", "long"), ("tags", {"type": "array"})]])
+    [found] = operators(SparkLocation("", "orders", uri, 1))
+    assert found.states == {f"{name} key": "k string", f"{name} value": "n long, tags array"}
 
 
 def test_nothing_is_lost_where_nothing_was(tmp_path: Path) -> None:

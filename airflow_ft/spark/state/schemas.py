@@ -12,21 +12,16 @@ anything. Spark refuses other changes itself, with messages that name neither op
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_ft.protocol.errors import JobError
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.locations import SparkLocation
-from airflow_ft.spark.state.operators import identities, numbers, operator_file
-from airflow_ft.spark.state.schema_files import UnknownFormatError, schemas
-from airflow_ft.spark.state.schema_paths import schema_file
+from airflow_ft.spark.state.operators import identities, numbers, operator_file, stored_schemas
 from airflow_ft.spark.state.settings import ENCODING, kept_settings
 from airflow_ft.spark.state.types import Fields, differences, lost, of_json, of_scala
-from airflow_ft.wal.checksums import read_checked
-from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.filesystem import filesystem
 
 _KEYED = "transformWithState"
 _REFUSED = (
@@ -64,8 +59,9 @@ def states(location: SparkLocation) -> dict[tuple[int, str], State]:
     for operator in numbers(files, location):
         if (metadata := operator_file(files, location, operator)) is not None:
             named = metadata["operatorInfo"]["operatorName"]
-            for name, fields in _stored(files, location.uri, operator, metadata):
-                found[int(operator), name] = State(int(operator), named, name, fields, uids.get(int(operator), ""))
+            for each in stored_schemas(files, location, operator, metadata):  # Spark compares later formats itself
+                state = State(int(operator), named, each.name, of_json(each.value), uids.get(int(operator), ""))
+                found[int(operator), each.name] = state
     return found
 
 
@@ -112,13 +108,3 @@ def _way(base: SparkPosition | None, same: list[State]) -> str:
     if kept_settings(base).get(ENCODING) == "avro":
         return "Only add fields, or widen them (int to bigint, float to double). "
     return f"Only state that was created with {ENCODING}=avro takes more or wider fields. "
-
-
-def _stored(files: FileSystem, location: str, operator: str, metadata: dict[str, Any]) -> Iterator[tuple[str, Fields]]:
-    """Names and values, from the newest schemas that the metadata name."""
-    for store in metadata["stateStoreInfo"]:
-        name = store["storeName"]
-        where = schema_file(files, location, operator, store)
-        if files.exists(where):
-            with suppress(UnknownFormatError):  # Spark compares them itself
-                yield from ((each.name, of_json(each.value)) for each in schemas(read_checked(files, where), name))
