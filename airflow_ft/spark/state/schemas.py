@@ -11,23 +11,16 @@ anything. Spark refuses other changes itself, with messages that name neither op
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_ft.protocol.errors import JobError
-from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import identities, numbers, operator_file, stored_schemas
-from airflow_ft.spark.state.settings import ENCODING, kept_settings
-from airflow_ft.spark.state.types import Fields, differences, lost, of_json, of_scala
+from airflow_ft.spark.state.types import Fields, differences, lost, of_json
 from airflow_ft.wal.filesystem import filesystem
 
 _KEYED = "transformWithState"
-_REFUSED = (
-    re.compile(r"Existing (value|key)_schema=(?P<old>StructType\(.*?\)) and new \w+=(?P<new>StructType\(.*\))\."),
-    re.compile(r"new (value)_schema=(?P<new>StructType\(.*?\)) and old \w+=(?P<old>StructType\(.*\))"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +78,3 @@ def refuse_lost(held: Mapping[tuple[int, str], State], location: SparkLocation) 
                 operator=before.operator,
                 state=before.name,
             )
-
-
-def changed(message: str, base: SparkPosition | None) -> tuple[str, str]:
-    """Return the change and its remedy for an error of Spark that refuses a schema; else ("", "")."""
-    found = next(filter(None, (pattern.search(message) for pattern in _REFUSED)), None)
-    if found is None:
-        return "", ""
-    before, after = of_scala(found["old"]), of_scala(found["new"])
-    what = differences(before, after) or "the order of its fields"
-    if found[1] == "key":
-        return f"a key of the state has changed: {what}", "Keys of state cannot change. "
-    known = {} if base is None else states(SparkLocation.of(base))
-    same = [each for each in known.values() if each.fields == before]
-    return f"the schema of {' or '.join(map(str, same)) or 'the state'} has changed: {what}", _way(base, same)
-
-
-def _way(base: SparkPosition | None, same: list[State]) -> str:
-    """Return what such state can be changed to at all."""
-    if not all(each.is_variable for each in same):
-        return f"Only state variables of {_KEYED} can change their schema. "
-    if kept_settings(base).get(ENCODING) == "avro":
-        return "Only add fields, or widen them (int to bigint, float to double). "
-    return f"Only state that was created with {ENCODING}=avro takes more or wider fields. "

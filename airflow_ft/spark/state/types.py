@@ -1,16 +1,14 @@
-"""Types of Spark's state as text: from its schemas (JSON), from its errors (as Scala prints them), and what differs."""
+"""Types of Spark's state as text, from its schemas (JSON), and what differs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 Fields = Mapping[str, Any]
 """Types of fields by their names: text, or of a structure its fields. Order as in the schema."""
-# Spark's names of types in JSON, and in Scala in small letters, where SQL has others.
+# Spark's names of types in JSON where SQL has others.
 _SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
-_SCALA = re.compile(r"\s*(?:(StructType|ArrayType|MapType|StructField)\(|([^(),]+(?:\([^()]*\))?)|([,)]))")
 
 
 def of_json(schema: Mapping[str, Any]) -> Fields:
@@ -39,42 +37,6 @@ def lost(before: Fields, after: Fields, within: str = "") -> Iterator[str]:
             yield f"{within}{name} {_text(old)}"
         elif isinstance(old, dict) and isinstance(after[name], dict):
             yield from lost(old, after[name], f"{within}{name}.")
-
-
-def of_scala(scala: str) -> Fields:
-    """The fields of a structure as Spark prints it in its errors: `StructType(StructField(n,LongType,true))`."""
-    found, _ = _value(scala, 0)
-    return found if isinstance(found, dict) else {}
-
-
-def _value(text: str, at: int) -> tuple[Any, int]:
-    """A type that begins there, and where it has ended."""
-    match = _SCALA.match(text, at)
-    if match is None or match[3]:
-        return "?", len(text)
-    at = match.end()
-    if match[2]:
-        return _simple(match[2].strip().replace("Type", "", 1).lower()), at
-    parts: list[Any] = []
-    while (end := _SCALA.match(text, at)) is not None and end[3] != ")":
-        if end[3] == ",":
-            at = end.end()
-            continue
-        if end[1] == "StructField":  # name, type, nullable
-            name = _SCALA.match(text, end.end())
-            assert name is not None
-            comma = _SCALA.match(text, name.end())
-            assert comma is not None
-            found, at = _value(text, comma.end())
-            at = text.index(")", at) + 1
-            parts.append((name[2].strip(), found))
-        else:
-            found, at = _value(text, at)
-            parts.append(found)
-    at = end.end() if end else len(text)
-    if match[1] == "StructType":
-        return dict(parts), at
-    return _collection([each for each in parts if each not in ("true", "false")]), at
 
 
 def _of_json(data: Any) -> Any:
