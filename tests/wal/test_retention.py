@@ -226,13 +226,8 @@ def test_a_link_is_deleted_and_not_what_it_points_to(tmp_path: Path) -> None:
 
 
 def test_nothing_is_deleted_across_a_mount_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel's list names the mount; its path has a blank, which the list shows in octal."""
     segment = _segment(tmp_path / "my log", 1, 1, 0)
-    read = Path.read_text
-    mounted = f"dev {str(local_path(segment.location) / 's').replace(' ', chr(92) + '040')} ext4 rw 0 0"
-    monkeypatch.setattr(
-        Path, "read_text", lambda path, **how: mounted if str(path) == "/proc/self/mounts" else read(path, **how)
-    )
+    monkeypatch.setattr("airflow_ft.wal.local.mounts", lambda: [(local_path(segment.location) / "s", "ext4")])
     with pytest.raises(StorageUnavailableError):
         WalArchive(str(tmp_path / "my log")).delete(segment)
     assert open_wal().open(segment).sinks() == ["s"]
