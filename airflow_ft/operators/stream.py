@@ -55,7 +55,6 @@ class StreamingPipelineOperator(StageOperator):
     usual = OF_A_STREAM
     writes = True
     template_fields: Sequence[str] = (*StageOperator.template_fields, "restart", "rewind")
-    template_fields_renderers = {**StageOperator.template_fields_renderers, "restart": "json"}  # noqa: RUF012
     ui_color = "#dff0fa"
 
     def __init__(self, **kwargs: Any) -> None:
