@@ -171,16 +171,6 @@ def _settling() -> tuple[ActionCommand, ...]:
             "recover", "settling", "Complete or abort the checkpoints in doubt of a pipeline", arg.PIPELINE, arg.MIN_AGE
         ),
         _command(
-            "abort",
-            "settling",
-            "Abort a checkpoint that is not decided yet",
-            arg.PIPELINE,
-            arg.NUMBER,
-            arg.REWIND,
-            arg.REASON,
-            ARG_YES,
-        ),
-        _command(
             "rewind",
             "settling",
             "Discard all undelivered rows; the next run computes them again",
