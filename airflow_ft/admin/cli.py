@@ -75,7 +75,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         ),
         _command(
             "verify",
-            "verify",
+            "doctor",
             "Compare the write-ahead log with the sinks; changes nothing",
             arg.PIPELINE,
             arg.NUMBERS,

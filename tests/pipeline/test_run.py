@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import airflow_ft
-from airflow_ft.pipeline.abandoned import Abandoned
 from airflow_ft.pipeline.resolved import resolve
-from airflow_ft.pipeline.run import PlainRun, new_run_id
+from airflow_ft.pipeline.run import Abandoned, PlainRun, new_run_id
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.pipeline.steps import request, staging
 from airflow_ft.protocol import steps
