@@ -343,6 +343,6 @@ def _python_path() -> tuple[str, ...]:
 
     The job usually lies beside the DAG, in a folder that Airflow has put there; or in the working directory ("").
     """
-    from airflow_ft.spark.session.python_path import added_folders
+    from airflow_ft.spark.session.home import added_folders
 
     return tuple(added_folders([path or str(Path.cwd()) for path in sys.path]))

@@ -12,7 +12,7 @@ import pytest
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.sources import CustomSource
-from airflow_ft.spark.driver.kinds import are_noted, keep_kinds, refuse_other_kinds
+from airflow_ft.spark.driver.opening import are_noted, keep_kinds, refuse_other_kinds
 from airflow_ft.spark.state.location_files import KINDS_FILE, PATHS_FILE, keep, note
 from airflow_ft.spark.state.locations import (
     SparkLocation,

@@ -39,9 +39,9 @@ from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepar
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked
 from airflow_ft.spark.state.reset import reset_state
-from airflow_ft.spark.task import hung
+from airflow_ft.spark.task import stage as stage_module
 from airflow_ft.spark.task.launcher import raise_if_fenced
-from airflow_ft.spark.task.stage import stage_step
+from airflow_ft.spark.task.stage import HungDriver, stage_step
 from tests.protocol.systems import NoArchive, Systems
 from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
@@ -557,8 +557,8 @@ def test_refused_rows_end_the_driver_and_are_the_reported_reason(tmp_path: Path,
 
 def test_a_driver_that_hangs_is_killed(tmp_path: Path, launch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Code of the job that never returns can hold Python's lock: no thread of the driver ends the checkpoint."""
-    monkeypatch.setattr(hung, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(hung, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(stage_module, "HUNG_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(stage_module, "GRACE_SECONDS", 0.2)
     world = World(tmp_path)
     numbers: list[int] = []
     config = CheckpointConfig(timeout=timedelta(seconds=1))
@@ -584,11 +584,11 @@ def test_a_driver_hangs_if_one_checkpoint_is_overdue(tmp_path: Path, monkeypatch
     def unreachable(*_: Any) -> Any:
         raise StoreUnavailableError("it is away.")
 
-    monkeypatch.setattr(hung, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(stage_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     world = World(tmp_path)
     world.store.register(PIPELINE)
     with new_epoch(world.store, PIPELINE, Worker("t", 1), "a test") as (epoch, _):
-        watch = hung.HungDriver(world.store, PIPELINE, epoch)
+        watch = HungDriver(world.store, PIPELINE, epoch)
         watch.timeout = 10.0
         world.store.begin_stage(PIPELINE, epoch, RUN)
         for _ in range(5):

@@ -12,9 +12,8 @@ from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.meaning import Memory, remember_meaning
 from airflow_ft.spark.state.operators import operators
-from airflow_ft.spark.state.schemas import refuse_lost, states
+from airflow_ft.spark.state.schemas import Fields, differences, lost, of_json, refuse_lost, states
 from airflow_ft.spark.state.settings import ENCODING
-from airflow_ft.spark.state.types import Fields, differences, lost, of_json
 from tests.raising import raises
 
 

@@ -12,15 +12,23 @@ What if the process dies ...
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.config import CheckpointConfig
-from airflow_ft.protocol.errors import AirflowFtError, FencedError, StateConflictError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    CheckpointExpiredError,
+    FencedError,
+    StateConflictError,
+    StoreUnavailableError,
+)
 from airflow_ft.protocol.lease import new_epoch
-from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.model import Checkpoint, CheckpointState
 from airflow_ft.protocol.overlap import Overlap
 from airflow_ft.protocol.pipelines import Pipeline
 from airflow_ft.protocol.planning import Delivery, live_plans
@@ -31,7 +39,6 @@ from airflow_ft.protocol.write_ahead_log import Archive
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.state.draining import drain_of, refuse
-from airflow_ft.spark.task.hung import HungDriver
 from airflow_ft.spark.task.launcher import Driver, run_stage
 from airflow_ft.spark.task.shared import SharedDriver
 from airflow_ft.spark.task.standby import Standby
@@ -46,6 +53,10 @@ logger = logging.getLogger(__name__)
 
 MakeRequest = Callable[[Pipeline, int, int], "StageRequest"]
 """(the pipeline as it was before this attempt, epoch, attempt) -> the request to the driver."""
+
+HUNG_LOOK_SECONDS = 10.0
+GRACE_SECONDS = 120.0
+"""Beyond the time-out. A driver waits up to a minute for the decision log, and then for its files."""
 
 
 def stage_step(
@@ -268,3 +279,48 @@ class _Watch:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+
+
+class HungDriver:
+    """Looks at the decision log for a checkpoint of this epoch that is not STAGED long after its time-out.
+
+    The driver should have ended it. But no thread of it runs if the process is stopped, or if a job's code keeps
+    Python's lock, such as a regular expression that never ends.
+
+    Attributes:
+        timeout: seconds from TRIGGERED to STAGED; infinite until the request is known.
+        error: what `check` has raised.
+    """
+
+    def __init__(self, store: DecisionLog, pipeline: str, epoch: int) -> None:
+        self._store, self._pipeline, self._epoch = store, pipeline, epoch
+        self._seen: dict[int, float] = {}
+        self._next = 0.0
+        self.timeout = math.inf
+        self.error: CheckpointExpiredError | None = None
+
+    def check(self) -> None:
+        """CheckpointExpiredError: it hangs. Looks every `HUNG_LOOK_SECONDS`; a log that is away says nothing."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + HUNG_LOOK_SECONDS
+        with suppress(StoreUnavailableError):
+            opened = self._store.open_checkpoints(self._pipeline)
+            computing = [c.number for c in opened if c.state is CheckpointState.TRIGGERED and c.epoch == self._epoch]
+            self._seen = {number: self._seen.get(number, now) for number in computing}
+            for number, since in self._seen.items():
+                if now - since > self.timeout + GRACE_SECONDS:
+                    self.error = self._expired(number)
+                    raise self.error
+
+    def _expired(self, number: int) -> CheckpointExpiredError:
+        return CheckpointExpiredError(
+            f"it was not staged within CheckpointConfig.timeout ({self.timeout:g} s). The Spark driver should have"
+            " aborted it and has not, so it is killed.",
+            pipeline=self._pipeline,
+            checkpoint=number,
+            remedy="Look in the job for code that may never return, such as a regular expression. If storage below"
+            " wal_root is slow, raise CheckpointConfig.timeout.",
+            timeout=self.timeout,
+        )
