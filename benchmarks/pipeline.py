@@ -21,7 +21,7 @@ from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.task.stage import stage_step
+from airflow_ft.spark.task.stage import Staging, stage_step
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.retention import WalArchive
@@ -84,7 +84,7 @@ def main(job: dict[str, Any]) -> None:
         context = Context(store, job["pipeline"], RunKey("bench", "run"), participant, Worker("bench/run/task", 1))
         recover_step(context)
         beside = (delivery, config, lambda _: None, WalArchive(root)) if job["overlap"] else None
-        stage_step(context, request, on_line=logging.info, overlap=beside)
+        stage_step(context, Staging(make_request=request, on_line=logging.info), beside)
         for name in delivery.names:
             prepare_step(context, delivery, config, name)
         for name in delivery.names:
