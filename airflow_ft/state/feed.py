@@ -8,17 +8,36 @@ written key with an equal value is no change.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.state.layout import Table
 from airflow_ft.state.versions import Store, changed_keys
 
-if TYPE_CHECKING:
-    from airflow_ft.state.handle import State
+
+class Side(Protocol):
+    """A state as of a checkpoint: what this module needs of a handle."""
+
+    pipeline: str
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def version(self) -> int: ...
+
+    def one(self, op: int | str, state: str | None) -> Table: ...
+
+    def value(self, op: int | str, table: Table, key: Any, *, exact: bool = False) -> Any: ...
+
+    def partitions(self, op: int) -> int: ...
+
+    def folder(self, op: int, partition: int, name: str) -> str: ...
+
+    def store(self, op: int, partition: int, name: str) -> Store: ...
 
 
-def changes(begin: State, end: State, ops: tuple[int, int], state: str | None) -> Iterator[dict[str, Any]]:
+def changes(begin: Side, end: Side, ops: tuple[int, int], state: str | None) -> Iterator[dict[str, Any]]:
     """{"change", "key", "before", "after"} of each key, in no order; ConfigurationError when `end` is the older one.
 
     ops: the operator's number at `begin` and at `end`.
@@ -61,7 +80,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return bool(one == other or (one != one and other != other))
 
 
-def _candidates(begin: State, end: State, ops: tuple[int, int], table: Table) -> Iterator[Mapping[str, Any]]:
+def _candidates(begin: Side, end: Side, ops: tuple[int, int], table: Table) -> Iterator[Mapping[str, Any]]:
     """The keys, once each, that may have changed."""
     seen: set[bytes] = set()
     for store, raw in _raw(begin, end, ops, table):
@@ -72,7 +91,7 @@ def _candidates(begin: State, end: State, ops: tuple[int, int], table: Table) ->
             yield key
 
 
-def _raw(begin: State, end: State, ops: tuple[int, int], table: Table) -> Iterator[tuple[Store, bytes]]:
+def _raw(begin: Side, end: Side, ops: tuple[int, int], table: Table) -> Iterator[tuple[Store, bytes]]:
     """Keys of the stores that may have changed, and a store to read them by."""
     partitions = end.partitions(ops[1])
     if begin.partitions(ops[0]) != partitions:
