@@ -21,9 +21,10 @@ from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.task.stage import stage_step
+from airflow_ft.spark.task.stage import Staging, stage_step
 from airflow_ft.store import open_store
-from airflow_ft.wal import open_archive, open_wal
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.retention import WalArchive
 from benchmarks.workers import ROOT
 
 SPARK_CONF = {"spark.driver.memory": "2g"}
@@ -82,13 +83,13 @@ def main(job: dict[str, Any]) -> None:
     with closing(open_store(store_url)) as store:
         context = Context(store, job["pipeline"], RunKey("bench", "run"), participant, Worker("bench/run/task", 1))
         recover_step(context)
-        beside = (delivery, config, lambda _: None, open_archive(root)) if job["overlap"] else None
-        stage_step(context, request, on_line=logging.info, overlap=beside)
+        beside = (delivery, config, lambda _: None, WalArchive(root)) if job["overlap"] else None
+        stage_step(context, Staging(make_request=request, on_line=logging.info), beside)
         for name in delivery.names:
             prepare_step(context, delivery, config, name)
         for name in delivery.names:
             commit_step(context, name)
-        found = confirm_step(context, config, open_archive(root))
+        found = confirm_step(context, config, WalArchive(root))
         logging.info("confirmed %s", found)
 
 

@@ -37,7 +37,7 @@ def savepoints(bench: Bench) -> list[Comparison]:
     from airflow_ft.spark.state.locations import SparkLocation, copy_location
 
     folder = bench.folder / "savepoints"
-    location = SparkLocation(str(folder), "bench", (folder / "location").as_uri(), 0, "")
+    location = SparkLocation(str(folder), "bench", (folder / "location").as_uri(), 0)
     conf = {"spark.driver.memory": f"{max(1, bench.rows // 1_500_000)}g"}
     bytes_of: dict[str, list[float]] = {}
     cpu_of: dict[str, list[float]] = {}
@@ -78,7 +78,7 @@ def savepoints(bench: Bench) -> list[Comparison]:
     def restore() -> str:
         verify(made[_TAKE], read_metadata(made[_TAKE]))
         copied = copy_location(read_metadata(made[_TAKE]).location(made[_TAKE]), (folder / "restored").as_uri())
-        SparkLocation(str(folder), "bench", copied.uri, 0, "").sync({})
+        SparkLocation(str(folder), "bench", copied.uri, 0).sync({})
         return str(folder / "restored")
 
     def other(make: Callable[[], tuple[str, Savepoint]]) -> Callable[[], str]:

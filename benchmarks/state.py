@@ -61,7 +61,7 @@ from airflow_ft.state.handle import State
 from airflow_ft.state.positions import Position
 location, keys, lookups = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 wanted = random.Random(1).sample(range(keys), lookups)
-found = State("p", lambda _: Position(1, SparkLocation("", "p", location, 1, "")))
+found = State("p", lambda _: Position(1, SparkLocation("", "p", location, 1)))
 first = found.get(0, "customer-%08d" % wanted[0])
 first_ms, first_cpu = (time.perf_counter() - began) * 1000, (time.process_time() - cpu) * 1000
 costs, cpus, wrong = [], [], 0

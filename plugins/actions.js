@@ -66,11 +66,11 @@ function Hindrance({ pipeline }) {
  * A button, what it asks before it starts a run, and what has become of that. `conf` are the run's parameters beside
  * the pipeline. An action that the user may not do is not shown. `hidden`: show only its outcome.
  * @type {Part<{
- *   pipeline: Opened, label: string, title: string, conf: Params,
+ *   pipeline: Opened, label: string, of?: string, title?: string, conf: Params,
  *   disabled?: boolean, hidden?: boolean, onDone?: () => void, danger?: boolean, reasoned?: boolean,
  * }>}
  */
-export function RunAction({ pipeline, label, title, conf, children, disabled, hidden = false, onDone, danger, reasoned = false }) {
+export function RunAction({ pipeline, label, of = pipeline.name, title, conf, children, disabled, hidden = false, onDone, danger, reasoned = false }) {
   const [open, setOpen] = useState(false);
   const [busy, setBusy] = useState(false);
   const [reason, setReason] = useState("");
@@ -138,7 +138,7 @@ export function RunAction({ pipeline, label, title, conf, children, disabled, hi
       margin: "auto", width: "40rem", maxWidth: "90vw", whiteSpace: "normal", textAlign: "left",
       _backdrop: { bg: "blackAlpha.600" },
     }, open && h(Box, { display: "flex", flexDirection: "column", gap: "3", overflowWrap: "anywhere" },
-      h(Heading, { id, size: "md" }, title),
+      h(Heading, { id, size: "md" }, title ?? fill(say.asks, { label, of })),
       children,
       reasoned && h(Field, { label: say.reason, hint: say.reasonHint, value: reason, onChange: (/** @type {any} */ event) => setReason(event.target.value) }),
       h(Muted, null, fill(say.startsRun, { dag })),
@@ -156,34 +156,25 @@ const Says = ({ children }) => h(Text, { whiteSpace: "pre-line" }, children);
  * @param {{ pipeline: Opened, reload: () => void }} props
  */
 export function Actions({ pipeline, reload }) {
-  const { name } = pipeline;
-  /** @type {(action: string, label: string, title: string, says: string, danger?: boolean, conf?: object) => ReactNode} */
-  const button = (action, label, title, says, danger = false, conf = {}) => h(RunAction, {
-    key: action, pipeline, label, title, conf: { action, ...conf }, hidden: !pipeline.fitting.includes(action), onDone: reload, danger, reasoned: true,
+  const { halt } = pipeline;
+  /** @type {(action: string, label: string, says: string, danger?: boolean) => ReactNode} */
+  const button = (action, label, says, danger = false) => h(RunAction, {
+    key: action, pipeline, label, conf: { action, ...(action === "resume" && halt && { halt_reason: halt.reason }) },
+    hidden: !pipeline.fitting.includes(action), onDone: reload, danger, reasoned: true,
   }, h(Says, null, says));
   return h(Fragment, null,
     h(Hindrance, { pipeline }),
     h(HStack, { gap: "2", flexWrap: "wrap", paddingBottom: "3", alignItems: "start", role: "group", "aria-label": say.actions },
-      button("resume", say.resume, fill(say.resumeTitle, { name }),
-        fill(say.resumeSays, { why: pipeline.description }), true, pipeline.halt ? { halt_reason: pipeline.halt.reason } : {}),
-      button("retire", say.retire, fill(say.retireTitle, { name }),
-        say.retireSays),
-      button("recover", say.recover, fill(say.recoverTitle, { name }),
-        say.recoverSays),
-      button("stop", say.stop, fill(say.stopTitle, { name }),
-        say.stopSays),
-      button("stop_now", say.stopNow, fill(say.stopNowTitle, { name }),
-        say.stopNowSays, true),
-      button("drain", say.drain, fill(say.drainTitle, { name }),
-        say.drainSays, true),
-      button("rewind", say.rewind, fill(say.rewindTitle, { name }),
-        say.rewindSays, true),
-      button("reset_state", say.resetState, fill(say.resetStateTitle, { name }),
-        say.resetStateSays, true),
-      button("verify", say.verify, fill(say.verifyTitle, { name }),
-        say.verifySays),
-      button("doctor", say.examine, fill(say.examineTitle, { name }),
-        say.examineSays)));
+      button("resume", say.resume, fill(say.resumeSays, { why: pipeline.description }), true),
+      button("retire", say.retire, say.retireSays),
+      button("recover", say.recover, say.recoverSays),
+      button("stop", say.stop, say.stopSays),
+      button("stop_now", say.stopNow, say.stopNowSays, true),
+      button("drain", say.drain, say.drainSays, true),
+      button("rewind", say.rewind, say.rewindSays, true),
+      button("reset_state", say.resetState, say.resetStateSays, true),
+      button("verify", say.verify, say.verifySays),
+      button("doctor", say.examine, say.examineSays)));
 }
 
 /**
@@ -193,24 +184,19 @@ export function Actions({ pipeline, reload }) {
 export function Settle({ pipeline, checkpoint, reload }) {
   const [again, setAgain] = useState(false);
   const { number, state } = checkpoint;
-  const rows = fill(say.checkpoint, { number, state, rows: checkpoint.rows.toLocaleString("en") });
-  /** @type {(action: string, label: string, title: string, says: string, conf?: object, more?: ReactNode) => ReactNode} */
-  const button = (action, label, title, says, conf = {}, more = null) => h(RunAction, {
-    key: action, pipeline, label, title, conf: { action, checkpoint: number, ...conf }, onDone: reload, danger: true, reasoned: true,
+  const of = fill(say.checkpoint, { number, state, rows: checkpoint.rows.toLocaleString("en") });
+  /** @type {(action: string, label: string, says: string, conf?: object, more?: ReactNode) => ReactNode} */
+  const button = (action, label, says, conf = {}, more = null) => h(RunAction, {
+    key: action, pipeline, label, of, conf: { action, checkpoint: number, ...conf }, onDone: reload, danger: true, reasoned: true,
     hidden: !checkpoint.fitting.includes(action),
   }, h(Says, null, says), more);
   return h(HStack, { gap: "1", flexWrap: "wrap", alignItems: "start" },
-    button("commit", say.deliver, fill(say.deliverTitle, { rows }),
-      say.deliverSays),
-    button("abort", say.abort, fill(say.abortTitle, { rows }),
-      say.abortSays, { rewind: again },
+    button("commit", say.deliver, say.deliverSays),
+    button("abort", say.abort, say.abortSays, { rewind: again },
       h("label", null, h("input", {
         type: "checkbox", checked: again, onChange: (event) => setAgain(event.target.checked), style: { marginRight: "8px" },
       }), say.abortRewinds)),
-    button("quarantine", say.quarantine, fill(say.quarantineTitle, { rows }),
-      say.quarantineSays),
-    button("redeliver", say.redeliver, fill(say.redeliverTitle, { rows }),
-      say.redeliverSays),
-    button("dead_letter", say.setRowsAside, fill(say.setRowsAsideTitle, { rows }),
-      say.setRowsAsideSays));
+    button("quarantine", say.quarantine, say.quarantineSays),
+    button("redeliver", say.redeliver, say.redeliverSays),
+    button("dead_letter", say.setRowsAside, say.setRowsAsideSays));
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import cast
 from urllib.parse import quote
 
 from airflow_ft.protocol.errors import filled
@@ -111,22 +113,16 @@ def timed(timing: Timing) -> answers.Timed:
 
 
 def _sizes(of: StateSizes | None) -> answers.StateSizes | None:
-    return None if of is None else {"changes": of.changes, "snapshot": of.snapshot, "replayed": of.replayed}
+    return None if of is None else cast("answers.StateSizes", asdict(of))
 
 
 def behind(lags: Iterable[Lag]) -> list[answers.SourceLag]:
     """Return how far a pipeline is behind its sources."""
     return [
-        {
-            "source": each.source,
-            "unit": each.unit,
-            "behind": each.behind,
-            "rate": each.rate,
-            "done": each.done,
-            "expected": each.expected,
-            "seconds_left": each.seconds_left,
-            "at": each.at.isoformat() if each.at else "",
-        }
+        cast(
+            "answers.SourceLag",
+            {**asdict(each), "seconds_left": each.seconds_left, "at": each.at.isoformat() if each.at else ""},
+        )
         for each in lags
     ]
 
@@ -177,35 +173,14 @@ def _participant(plan: ParticipantPlan, vote: Vote | None) -> answers.Participan
 def failure(found: Failure) -> answers.Failure:
     """An error, as it was stored."""
     at = datetime.fromtimestamp(found.at / 1e6, UTC).isoformat() if found.at else ""
-    return {
-        "kind": found.kind,
-        "code": found.code,
-        "reason": found.reason,
-        "message": found.message,
-        "remedy": found.remedy,
-        "dag_id": found.dag_id,
-        "run_id": found.run_id,
-        "map_index": found.map_index,
-        "task_id": found.task_id,
-        "try_number": found.try_number,
-        "at": at,
-    }
+    return cast("answers.Failure", {**asdict(found), "at": at})
 
 
 def halt(found: Halt) -> answers.Halt:
     """The error that halted a pipeline."""
-    return {"reason": found.reason, "code": found.code, "message": found.message, "remedy": found.remedy}
+    return cast("answers.Halt", asdict(found))
 
 
 def warned(warnings: Iterable[PipelineWarning]) -> list[answers.Warned]:
     """Warnings, as they were stored."""
-    return [
-        {
-            "code": each.code,
-            "subject": each.subject,
-            "message": each.message,
-            "remedy": each.remedy,
-            "at": each.at.isoformat() if each.at else "",
-        }
-        for each in warnings
-    ]
+    return [cast("answers.Warned", {**asdict(each), "at": each.at.isoformat() if each.at else ""}) for each in warnings]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Query, Request
@@ -96,14 +96,7 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
             "failed": _failed(failed, name),
             "savepoint": _event(store.noted(name, Noted.SAVEPOINT)),
             "restored": _event(store.noted(name, Noted.RESTORED)),
-            "counts": {
-                "triggered": counts.triggered,
-                "in_progress": counts.in_progress,
-                "completed": counts.completed,
-                "subsumed": counts.subsumed,
-                "failed": counts.failed,
-                "restored": counts.restored,
-            },
+            "counts": cast("answers.CheckpointCounts", {"triggered": counts.triggered, **asdict(counts)}),
             "dead_letters": _dead_letters(store, name, made_with.get("dead_letters")),
             **offered(user, visible),
         }

@@ -109,17 +109,14 @@ function Take({ pipeline, data, reload }) {
     h(Choice, { label: say.checkpoint, value: chosen, onChange: setChosen, options }),
     h(RunAction, {
       pipeline, disabled: !data.checkpoints.length, onDone: reload, label: say.take,
-      title: fill(say.takeTitle, { name: pipeline.name }),
       conf: { action: "savepoint", ...(chosen && { checkpoint: Number(chosen) }) },
     }, h(Text, null, fill(say.takeSays, { which: chosen ? fill(say.ofCheckpoint, { chosen }) : say.ofNewest, folder: data.folder }))),
     h(RunAction, {
       pipeline, hidden: !pipeline.fitting.includes("stop_with_savepoint"), onDone: reload, label: say.stop, danger: true,
-      title: fill(say.stopTitle, { name: pipeline.name }),
       conf: { action: "stop_with_savepoint" },
     }, h(Text, null, say.stopSays)),
     h(RunAction, {
       pipeline, hidden: !pipeline.fitting.includes("drain_with_savepoint"), onDone: reload, label: say.drain, danger: true,
-      title: fill(say.drainTitle, { name: pipeline.name }),
       conf: { action: "drain_with_savepoint" },
     }, h(Text, null, say.drainSays)));
 }

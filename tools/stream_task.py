@@ -41,6 +41,7 @@ from airflow_ft.spark.savepoints.restoring import restore_once
 from airflow_ft.spark.task.answers import answer_stops
 from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.spark.task.shared import SharedDriver
+from airflow_ft.spark.task.stage import Staging
 from airflow_ft.spark.task.stream import finish_step, stream_step
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
@@ -210,11 +211,9 @@ class Stream:
             overlap = (self.delivery, config, progress, WalArchive(self.log_root))
             end = stream_step(
                 context,
-                self.request,
+                Staging(make_request=self.request, on_line=on_line or say, on_start=on_start),
+                overlap,
                 strategy=RestartStrategy.from_json(self.restart),
-                on_line=on_line or say,
-                on_start=on_start,
-                overlap=overlap,
                 shared=shared,
             )
             _, outcome = finish_step(context, overlap, end)

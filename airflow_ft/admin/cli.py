@@ -75,7 +75,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         ),
         _command(
             "verify",
-            "verify",
+            "doctor",
             "Compare the write-ahead log with the sinks; changes nothing",
             arg.PIPELINE,
             arg.NUMBERS,
@@ -169,16 +169,6 @@ def _settling() -> tuple[ActionCommand, ...]:
         ),
         _command(
             "recover", "settling", "Complete or abort the checkpoints in doubt of a pipeline", arg.PIPELINE, arg.MIN_AGE
-        ),
-        _command(
-            "abort",
-            "settling",
-            "Abort a checkpoint that is not decided yet",
-            arg.PIPELINE,
-            arg.NUMBER,
-            arg.REWIND,
-            arg.REASON,
-            ARG_YES,
         ),
         _command(
             "rewind",

@@ -178,9 +178,9 @@ class SparkMasterHook(_TestedHook):
 
     def _try(self, connection: ConnectionInfo) -> str:
         from airflow_ft.pipeline.spark_connection import spark_master
-        from airflow_ft.spark.session import standalone
+        from airflow_ft.spark.session import masters
 
         master = spark_master(f"conn:{self.conn_id}", lambda _: connection)
-        if not standalone.is_standalone(master):
+        if not masters.is_standalone(master):
             return f"{master}: it starts executors with the driver, so there is nothing to test now"
-        return f"{master}: {standalone.require_master(master)} accepts connections"
+        return f"{master}: {masters.require_master(master)} accepts connections"

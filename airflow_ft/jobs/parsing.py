@@ -51,7 +51,7 @@ def parse_json(
     partition, offset and raw. See `parsed_rows` and `malformed_rows`.
     """
     if isinstance(schema, str):
-        check_ddl(schema, "schema", "parse_json")
+        check_ddl(schema, "parse_json")
         schema = cast("T.StructType", T.StructType.fromDDL(schema))
     fields = schema
     if clash := sorted({*keep} & {*fields.names}) or sorted({*keep, *fields.names} & {MALFORMED}):

@@ -53,6 +53,10 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
     """
 
     template_fields: Sequence[str] = ("pipeline", "suffix", "store", "dry_run")
+    template_fields_renderers = dict.fromkeys(  # of more than an operator's own template fields
+        ("announced", "checkpointing", "from_savepoint", "job_args", "restart", "sinks", "sources", "spark_conf"),
+        "json",
+    )
     operator_extra_links = (PipelineLink(),)
     ui_color = "#e8f4ea"
     role: ClassVar[str] = ""

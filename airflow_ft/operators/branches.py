@@ -58,7 +58,6 @@ class LoadBranchOperator(CheckpointOperator):
     """
 
     template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "announced")
-    template_fields_renderers = {"announced": "json"}  # noqa: RUF012 - as Airflow declares it
     is_of_run: ClassVar[bool] = False
 
     def __init__(self, *, announced: Any, **kwargs: Any) -> None:

@@ -33,7 +33,6 @@ class CommitOperator(CheckpointOperator):
     """
 
     template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "participant", "from_savepoint")
-    template_fields_renderers = {"from_savepoint": "json"}  # noqa: RUF012 - as Airflow declares it
     unchecked = ("from_savepoint",)
 
     from_savepoint: Any

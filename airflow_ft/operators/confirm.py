@@ -47,11 +47,6 @@ class ConfirmOperator(CheckpointOperator):
         "wal_root",
         "from_savepoint",
     )
-    template_fields_renderers = {  # noqa: RUF012 - as Airflow declares it
-        "sources": "json",
-        "checkpointing": "json",
-        "from_savepoint": "json",
-    }
     unchecked = ("from_savepoint",)
     from_savepoint: Any
 

@@ -11,8 +11,8 @@ from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.decision_log import open_configured_store, participant_factory
 from airflow_ft.pipeline.resolved import delivery_context, spark_settings
 from airflow_ft.protocol.arguments import check_type
-from airflow_ft.protocol.doctor import Verdict, worst
-from airflow_ft.protocol.errors import AirflowFtError, FoundProblemsError
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.failure import with_fix
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ class DoctorOperator(CheckpointOperator):
         "commit_point",
         "checkpointing",
     )
-    template_fields_renderers = {"sinks": "json", "sources": "json", "spark_conf": "json"}  # noqa: RUF012 - as Airflow declares it
 
     def __init__(self, *, fail_on_warning: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -58,6 +57,7 @@ class DoctorOperator(CheckpointOperator):
             fail(self.log, error, context)
 
     def _examine(self) -> list[dict[str, str]]:
+        from airflow_ft.pipeline.actions.examining import require
         from airflow_ft.pipeline.doctor import Patient, examine, module_of
 
         spec = self.rendered()
@@ -77,13 +77,5 @@ class DoctorOperator(CheckpointOperator):
             say = self.log.info if check.verdict is Verdict.OK else self.log.warning
             text = with_fix(check.text, check.remedy)
             say("%s: %s: %s: %s", check.verdict.value, check.subject, check.name, text)
-        verdict = worst(checks)
-        if verdict is Verdict.PROBLEM or (verdict is Verdict.WARNING and self.fail_on_warning):
-            bad = [c for c in checks if c.verdict is not Verdict.OK and (self.fail_on_warning or c.verdict is verdict)]
-            raise FoundProblemsError(
-                "; ".join(f"{c.subject}: {c.name}: {c.text}" for c in bad),
-                remedy="Follow the Fix lines above.",
-                pipeline=spec.pipeline,
-                checks=[c.name for c in bad],
-            )
+        require(checks, spec.pipeline, warnings=self.fail_on_warning)
         return [check.to_json() for check in checks]

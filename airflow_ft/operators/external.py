@@ -52,7 +52,6 @@ class ExternalFolderOperator(_ExternalOperator):
 
     role = "folder"
     template_fields: Sequence[str] = (*CheckpointOperator.template_fields, *_OF_A_STAGE)
-    template_fields_renderers = {"sinks": "json", "checkpointing": "json"}  # noqa: RUF012 - as Airflow declares it
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Return the folder; see `airflow_ft.pipeline.inbox`."""
@@ -82,7 +81,6 @@ class ExternalStageOperator(_ExternalOperator):
 
     role = "stage"
     template_fields: Sequence[str] = (*CheckpointOperator.template_fields, *_OF_A_STAGE, "position", "folder")
-    template_fields_renderers = {"sinks": "json", "checkpointing": "json"}  # noqa: RUF012 - as Airflow declares it
 
     def __init__(self, *, folder: str | XComArg, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -42,11 +42,6 @@ class PrepareOperator(CheckpointOperator):
         "wal_root",
         "announced",
     )
-    template_fields_renderers = {  # noqa: RUF012 - as Airflow declares it
-        "sinks": "json",
-        "checkpointing": "json",
-        "announced": "json",
-    }
 
     def __init__(self, *, participant: str, announced: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -44,7 +44,6 @@ class RecoverOperator(CheckpointOperator):
 
     role = "recover"
     template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "rewind", "from_savepoint", "wal_root")
-    template_fields_renderers = {"from_savepoint": "json"}  # noqa: RUF012
 
     def __init__(
         self,

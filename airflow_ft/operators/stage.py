@@ -55,14 +55,6 @@ class StageOperator(CheckpointOperator):
         "commit_point",
         "from_savepoint",
     )
-    template_fields_renderers = {  # noqa: RUF012 - as Airflow declares it
-        "sources": "json",
-        "sinks": "json",
-        "checkpointing": "json",
-        "spark_conf": "json",
-        "job_args": "json",
-        "from_savepoint": "json",
-    }
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -55,7 +55,6 @@ class StreamingPipelineOperator(StageOperator):
     usual = OF_A_STREAM
     writes = True
     template_fields: Sequence[str] = (*StageOperator.template_fields, "restart", "rewind")
-    template_fields_renderers = {**StageOperator.template_fields_renderers, "restart": "json"}  # noqa: RUF012
     ui_color = "#dff0fa"
 
     def __init__(self, **kwargs: Any) -> None:
@@ -85,9 +84,9 @@ class StreamingPipelineOperator(StageOperator):
         report_lineage(self, run, context["ti"])
         end = stream_step(
             run,
-            **pipeline_steps.staging(pipeline, run, task_connections, self._remember),
+            pipeline_steps.staging(pipeline, run, task_connections, self._remember),
+            overlap,
             strategy=pipeline.restart,
-            overlap=overlap,
             why_stop=self._why_stop(Paused(run.run.dag_id)),
             last_try=context["ti"].try_number > context["ti"].max_tries,
         )

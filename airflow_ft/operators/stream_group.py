@@ -357,9 +357,9 @@ class _Member:
             report_lineage(self._stream, run, self._context["ti"])
             end = stream_step(
                 run,
-                **pipeline_steps.staging(pipeline, run, task_connections, lambda _: None),
+                pipeline_steps.staging(pipeline, run, task_connections, lambda _: None),
+                overlap,
                 strategy=pipeline.restart,
-                overlap=overlap,
                 why_stop=self._why_stop,
                 last_try=last_try,
                 shared=self._shared,

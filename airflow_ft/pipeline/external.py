@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline import ready
@@ -76,13 +76,14 @@ def stage(
         if found is None:
             raise _other_position(name, position)
         return _published(found, position, run)
-    arguments = pipeline_steps.staging(pipeline, run, connections, lambda _: None)
-    look_first(run, arguments["preflight"], resume_drained=True)
-    with _attempt(run, arguments["spec"]) as (epoch, attempt):
+    staging = replace(pipeline_steps.staging(pipeline, run, connections, lambda _: None), resume_drained=True)
+    assert staging.spec is not None and staging.judge is not None
+    look_first(run, staging)
+    with _attempt(run, staging.spec) as (epoch, attempt):
         if (found := store.published_at(name, position.to_json())) is not None:
             return _published(found, position, run)
         _require_next(store, name, position)
-        return Published(_publish(pipeline, run, epoch, attempt, position, open_rows, arguments["judge"]), False)
+        return Published(_publish(pipeline, run, epoch, attempt, position, open_rows, staging.judge), False)
 
 
 def _published(found: Checkpoint, position: Position, run: steps.Context[DecisionLog]) -> Published:

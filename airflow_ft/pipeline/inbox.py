@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_ft.clients.buckets import BucketPlace, is_bucket
@@ -64,9 +65,7 @@ def hand_out(
     steps.require_active(store, name)
     if run.is_finished() or not steps.take_turn(run):
         return None
-    look_first(
-        run, pipeline_steps.staging(pipeline, run, connections, lambda _: None)["preflight"], resume_drained=True
-    )
+    look_first(run, replace(pipeline_steps.staging(pipeline, run, connections, lambda _: None), resume_drained=True))
     with new_epoch(store, name, run.worker, f"folder for {run.run}", run.lease_seconds) as (epoch, keeper):
         ready.require_log(name, pipeline.wal_root, store)  # `look_first` leaves it out while a plan waits
         files, inbox = filesystem(pipeline.wal_root), _inbox(pipeline)

@@ -76,7 +76,7 @@ def require_log(pipeline: str, root: str, store: DecisionLog | None = None) -> N
 
 def require_sources(pipeline: str, sources: Mapping[str, Source], connections: ConnectionResolver) -> None:
     """StageError where no broker of a source accepts a connection, before Spark is started."""
-    from airflow_ft.sources.ready import unreachable
+    from airflow_ft.sources.setup import unreachable
 
     if problems := list(unreachable(sources, connections)):
         error = together(problems, "sources cannot be read")

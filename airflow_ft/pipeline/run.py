@@ -13,12 +13,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_ft.pipeline import settings
-from airflow_ft.pipeline.abandoned import Abandoned
 from airflow_ft.pipeline.resolved import delivery_context, resolve
 from airflow_ft.pipeline.retries import USUAL
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
@@ -34,13 +34,14 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.lease import LeaseWatch, Worker
 from airflow_ft.protocol.model import PLAIN, RunKey
 from airflow_ft.protocol.noting import note_failure
 from airflow_ft.protocol.restart import wait_after
 
 if TYPE_CHECKING:
     from airflow_ft.pipeline.resolved import ResolvedPipeline
+    from airflow_ft.protocol.decision_log import LeaseLog
     from airflow_ft.store.decision_log import DecisionLog
 
 T = TypeVar("T")
@@ -256,6 +257,39 @@ class PlainRun:
             lease_seconds=settings.lease_seconds(),
             run_is_over=abandoned,
         )
+
+
+@dataclass
+class Abandoned:
+    """Check whether another plain run has ended without a record: its process has died.
+
+    While it works it renews a lease. So it is over when no lease of the pipeline has moved for `seconds`. If it is not
+    dead but asleep, it is fenced when it wakes up (I5). Only Airflow knows about a DAG run, so none is ever over here.
+
+    `watch` has what this wait has seen of the leases, so that `take_epoch` does not wait for them again.
+    """
+
+    store: LeaseLog
+    pipeline: str
+    seconds: float
+    monotonic: Callable[[], float] = time.monotonic
+    watch: LeaseWatch = field(init=False)
+    _seen: tuple[RunKey, Mapping[str, int]] | None = None
+    _since: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.watch = LeaseWatch(self.monotonic)
+
+    def __call__(self, holder: RunKey) -> bool:
+        """To be asked again and again."""
+        if not holder.is_plain:
+            return False
+        leases = self.store.leases(self.pipeline)
+        self.watch.look(leases)
+        seen = holder, {lease.holder: lease.counter for lease in leases}
+        if seen != self._seen:
+            self._seen, self._since = seen, self.monotonic()
+        return self.monotonic() - self._since >= self.seconds
 
 
 def new_run_id() -> str:

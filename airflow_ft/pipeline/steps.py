@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ft.pipeline import ready
 from airflow_ft.pipeline.decision_log import store_url
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from airflow_ft.pipeline.actions.actor import Actor
     from airflow_ft.pipeline.resolved import DeliveryContext, ResolvedPipeline
     from airflow_ft.protocol.announced import Announcement
-    from airflow_ft.protocol.config import CheckpointConfig
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.errors import AirflowFtError
     from airflow_ft.protocol.from_savepoint import FromSavepoint
@@ -39,11 +38,10 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.pipelines import Pipeline
     from airflow_ft.protocol.planning import Delivery
     from airflow_ft.protocol.recovery import Recovery
-    from airflow_ft.protocol.retention import Progress
-    from airflow_ft.protocol.write_ahead_log import Archive
     from airflow_ft.sources import Source
     from airflow_ft.spark.request import StageRequest
     from airflow_ft.spark.task.launcher import Driver
+    from airflow_ft.spark.task.stage import Beside, Staging
     from airflow_ft.store.decision_log import DecisionLog
 
 log = logging.getLogger(__name__)
@@ -115,7 +113,7 @@ def stage(
     from airflow_ft.spark.task.stage import stage_step
 
     overlap = delivering(pipeline, connections) if pipeline.overlap else None
-    result = stage_step(run, **staging(pipeline, run, connections, on_start), overlap=overlap)
+    result = stage_step(run, staging(pipeline, run, connections, on_start), overlap)
     return None if result is None else {**result.published.to_json(), "rows": dict(result.rows)}
 
 
@@ -124,12 +122,13 @@ def staging(
     run: steps.Context[DecisionLog],
     connections: ConnectionResolver,
     on_start: Callable[[Driver], None],
-) -> dict[str, Any]:
-    """Return the arguments of each stage."""
+) -> Staging:
+    """Return the dependencies of each stage."""
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
     from airflow_ft.protocol.warning import warn
     from airflow_ft.sinks.fitting import schema_problems
+    from airflow_ft.spark.task.stage import Staging
 
     participants, config = pipeline.plan.participants, pipeline.checkpointing
 
@@ -161,21 +160,20 @@ def staging(
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
         return schema_problems(participants, connections, schemas, partial(warn, run.store, run.pipeline))
 
-    return {
-        "make_request": make,
-        "on_line": spark_log.info,
-        "on_start": on_start,
-        "spec": redact(pipeline.stored),  # hides what Airflow knows to be secret, wherever Jinja has put it
-        "preflight": preflight,
-        "judge": judge,
+    return Staging(
+        make_request=make,
+        on_line=spark_log.info,
+        on_start=on_start,
+        # Hides what Airflow knows to be secret, wherever Jinja has put it.
+        spec=cast("dict[str, Any]", redact(pipeline.stored)),
+        preflight=preflight,
+        judge=judge,
         # AT_MOST_ONCE continues nothing, so no row is delivered twice.
-        "resume_drained": config.resume_drained or config.mode is CheckpointingMode.AT_MOST_ONCE,
-    }
+        resume_drained=config.resume_drained or config.mode is CheckpointingMode.AT_MOST_ONCE,
+    )
 
 
-def delivering(
-    pipeline: ResolvedPipeline, connections: ConnectionResolver
-) -> tuple[Delivery, CheckpointConfig, Progress, Archive]:
+def delivering(pipeline: ResolvedPipeline, connections: ConnectionResolver) -> Beside:
     """Return what a delivery beside the stage needs."""
     from airflow_ft.sources.progress import GroupOffsets
     from airflow_ft.wal.retention import WalArchive
@@ -343,6 +341,6 @@ def _python_path() -> tuple[str, ...]:
 
     The job usually lies beside the DAG, in a folder that Airflow has put there; or in the working directory ("").
     """
-    from airflow_ft.spark.session.python_path import added_folders
+    from airflow_ft.spark.session.home import added_folders
 
     return tuple(added_folders([path or str(Path.cwd()) for path in sys.path]))

@@ -305,17 +305,17 @@ def check_barrier(barrier: object) -> str:
     raise wrong("barrier", shown(barrier), remedy, what=text)
 
 
-def check_options(argument: str, value: object, *, of: str = "") -> None:
+def check_options(value: object, of: str) -> None:
     """A dictionary of text, numbers and truth values by name."""
-    check_type(argument, value, Mapping, f'Give a dictionary as {argument}, such as {{"name": "value"}}.', of=of)
+    check_type("options", value, Mapping, 'Give a dictionary as options, such as {"name": "value"}.', of=of)
     assert isinstance(value, Mapping)
     for name, each in value.items():
-        check_key(argument, name, of=of)
+        check_key("options", name, of=of)
         # Its value may be a secret: show only the type.
         if isinstance(each, str):
-            refuse_object(f"{argument}[{name!r}]", each, of=of)
+            refuse_object(f"options[{name!r}]", each, of=of)
         if not isinstance(each, str | int | float | bool) and not is_resolved_later(each):
-            raise wrong(f"{argument}[{name!r}]", kind_of(each), f"Give text as {argument}[{name!r}].", of=of)
+            raise wrong(f"options[{name!r}]", kind_of(each), f"Give text as options[{name!r}].", of=of)
 
 
 def check_job(job: object) -> None:

@@ -29,16 +29,16 @@ _WORD = re.compile(r"([A-Za-z_]\w*)\s*(.*)", re.DOTALL)
 _CLOSES = {")": "(", ">": "<"}
 
 
-def check_ddl(schema: str, argument: str, of: str) -> None:
+def check_ddl(schema: str, of: str) -> None:
     """Raise ConfigurationError for a schema that Spark could not read. `of` has the argument: "FileSource"."""
     if "--" in schema or "/*" in schema:  # comments
         return
     for what, column, kind, remedy in _problems(schema):
         raise ConfigurationError(
-            f"{argument} of {of}: {what}.",
+            f"schema of {of}: {what}.",
             code="schema_invalid",
             remedy=remedy,
-            argument=argument,
+            argument="schema",
             column=column,
             type=kind,
         )

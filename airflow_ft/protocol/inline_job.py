@@ -156,7 +156,7 @@ class InlineJob:
             for given in (*call.args[1:2], *by_name):
                 value = constants.get(given.id) if isinstance(given, ast.Name) else given
                 if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    check_ddl(value.value, "schema", f"parse_json in the job {self.reference}")
+                    check_ddl(value.value, f"parse_json in the job {self.reference}")
 
     def check_sources(self, sources: Collection[str]) -> None:
         """Raise ConfigurationError if `transform` reads a source that the pipeline does not declare.

@@ -275,16 +275,7 @@ class Plan:
             "pipeline": self.pipeline,
             "installation": self.installation,
             "number": self.number,
-            "segments": [
-                {
-                    "number": s.number,
-                    "digest": s.digest,
-                    "location": s.location,
-                    "rows": dict(s.rows),
-                    "bytes": s.bytes,
-                }
-                for s in self.segments
-            ],
+            "segments": [asdict(each) for each in self.segments],
             "participants": [p.to_json() for p in self.participants],
             "commit_point": self.commit_point,
             "reasons": list(self.reasons),

@@ -15,6 +15,7 @@ from typing import Self
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.coordinator import Coordinator
+from airflow_ft.protocol.decision_log import CountLog
 from airflow_ft.protocol.delivery_log import StepLog
 from airflow_ft.protocol.errors import (
     CheckpointExpiredError,
@@ -25,8 +26,9 @@ from airflow_ft.protocol.errors import (
     StoreUnavailableError,
     TransientError,
 )
-from airflow_ft.protocol.heartbeat import Heartbeat
 from airflow_ft.protocol.memory import give_back
+from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.planning import Delivery
 from airflow_ft.protocol.restart import is_tolerated
 from airflow_ft.protocol.retention import Progress, finalise, retain
@@ -46,6 +48,7 @@ FOLLOWED_EACH = 5.0
 because people watch the lag of consumer groups."""
 PRUNED_EACH, PRUNED_BYTES = 60.0, 256_000_000
 """Seconds, or delivered bytes, after which a stream prunes, also at its start. Its next checkpoint waits meanwhile."""
+LOGGED_EACH = 10.0
 
 
 class Overlap:
@@ -263,3 +266,41 @@ class Overlap:
         if kind is None or issubclass(kind, Exception):  # else this process is being ended: nothing to wait for
             self._thread.join()
             self._coordinator.close()
+
+
+class Heartbeat:
+    """Sums up deliveries and logs them every `LOGGED_EACH` seconds: rows, checkpoints, latency, waiting rows."""
+
+    def __init__(self, store: CountLog, pipeline: str) -> None:
+        self._store, self._pipeline = store, pipeline
+        self._began = time.monotonic()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._rows = self._count = 0
+        self._latencies: list[float] = []
+
+    def beat(self, checkpoint: Checkpoint) -> None:
+        """One more number is delivered."""
+        if not checkpoint.is_confirmed or checkpoint.completed_at is None or checkpoint.plan is None:
+            return
+        self._count += 1
+        self._rows += sum(segment.total_rows for segment in checkpoint.plan.segments)
+        self._latencies.append((checkpoint.completed_at - checkpoint.triggered_at).total_seconds())
+        seconds = time.monotonic() - self._began
+        if seconds < LOGGED_EACH:
+            return
+        waiting = self._store.undelivered(self._pipeline)
+        log.info(
+            "checkpoint %d is confirmed: %s in %s in %.0f s; %.2f s from trigger to confirmation"
+            " (longest %.2f s); %s for delivery",
+            checkpoint.number,
+            count_text(self._rows, "row"),
+            count_text(self._count, "checkpoint"),
+            seconds,
+            sorted(self._latencies)[len(self._latencies) // 2],
+            max(self._latencies),
+            f"{waiting} wait" if waiting else "nothing waits",
+        )
+        self._began = time.monotonic()
+        self._forget()

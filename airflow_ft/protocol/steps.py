@@ -326,15 +326,11 @@ class Confirmation:
     latest: int
 
 
-def _ignore_progress(_: Checkpoint) -> None:
-    pass
-
-
 def confirm_step(
     context: Context[StepLog],
     config: CheckpointConfig,
     archive: Archive,
-    progress: Progress = _ignore_progress,
+    progress: Progress = lambda _: None,
     *,
     counts: bool = True,
 ) -> Confirmation:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
@@ -127,24 +127,7 @@ class SinkReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "participant": self.participant,
-            "sink": self.sink,
-            "target": self.target,
-            "numbers": list(self.numbers),
-            "expected": self.expected,
-            "missing": self.missing,
-            "repeated": self.repeated,
-            "other": self.other,
-            "differences": [
-                {"number": d.number, "file": d.file, "rows": d.rows, "samples": list(d.samples)}
-                for d in self.differences
-            ],
-            "notes": list(self.notes),
-            "error": self.error,
-            "error_code": self.error_code,
-            "set_aside": self.set_aside,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

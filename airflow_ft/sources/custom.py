@@ -48,7 +48,7 @@ class CustomSource(PlainSource):
         check_text("data_source", self.data_source, of=of)
         check_known("data_source", self.data_source, of=of)
         check_type("replayable", self.replayable, bool, "Give True or False.", of=of)
-        check_options("options", self.options, of=of)
+        check_options(self.options, of)
         ddl = 'Give the columns as in SQL, such as schema="id bigint, at date".'
         check_type("schema", self.schema, str, ddl, optional=True, of=of)
         module, colon, name = self.data_source.partition(":")

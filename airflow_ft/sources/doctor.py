@@ -90,7 +90,7 @@ def _names(exam: Examination, found: Names) -> None:
 def _topics(exam: Examination, name: str, source: KafkaSource, connections: ConnectionResolver) -> None:
     from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
     from airflow_ft.clients.kafka.topics import describe
-    from airflow_ft.sources.ready import unreachable
+    from airflow_ft.sources.setup import unreachable
 
     for error in unreachable({name: source}, connections):  # the client would ask for a minute
         raise error

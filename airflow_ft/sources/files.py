@@ -127,7 +127,7 @@ class FileSource(PlainSource):
         if not is_template(self.schema):
             check_type("schema", self.schema, str, ddl, optional=True, of=of)
             if self.schema:
-                check_ddl(self.schema, "schema", of)
+                check_ddl(self.schema, of)
         for name, what in (("max_files_per_trigger", "files"), ("max_bytes_per_trigger", "bytes")):
             object.__setattr__(self, name, bound(name, getattr(self, name), of, what))
         bounds = (self.max_files_per_trigger, self.max_bytes_per_trigger)
@@ -138,7 +138,7 @@ class FileSource(PlainSource):
                 remedy="Remove one of them.",
                 arguments=["max_files_per_trigger", "max_bytes_per_trigger"],
             )
-        check_options("options", self.options, of=of)
+        check_options(self.options, of)
         if not self.path:
             raise ConfigurationError(
                 "FileSource needs the path of a folder.",

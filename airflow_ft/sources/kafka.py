@@ -172,7 +172,7 @@ class KafkaSource:
                             f"starting_offsets[{topic!r}][{partition}] of {of} is {offset}.",
                             "Count partitions and offsets from 0. Use -2 for the earliest offset, -1 for the latest.",
                         )
-        check_options("options", self.options, of=of)
+        check_options(self.options, of)
 
     def _check_start(self) -> None:
         start = plain(self.starting_offsets)

@@ -1,4 +1,4 @@
-"""Set up a pipeline's sources before its first run: print commands for an administrator of topics and access lists."""
+"""Before Spark starts: commands for an administrator of topics and access lists, and brokers that cannot be reached."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from airflow_ft.clients.kafka.grants import USER, Grant, create_topic
+from airflow_ft.clients.reaching import refusal
 from airflow_ft.protocol.connections import ConnectionResolver
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, StageError
 from airflow_ft.sources import Source
 from airflow_ft.sources.kafka import KafkaSource
-from airflow_ft.sources.ready import unreachable
 
 _PLAIN = re.compile(r"(?:[\w-]|\\[.])*(?![*+?{])")
 """The beginning of a pattern that each name which it matches has."""
+_SECONDS = 5.0
+"""That a broker has to accept a connection. What it says then is for Spark, in the connection's own settings."""
+_ADDRESS = re.compile(r"\s*(?:\w+://)?\[?([\w.:%-]+?)\]?:(\d+)\s*")
 
 
 def describe(source: Source, connections: ConnectionResolver) -> Iterator[str]:
@@ -66,3 +69,42 @@ def _prefix(pattern: str) -> str:
         return ""
     found = _PLAIN.match(pattern)
     return found[0].replace("\\.", ".") if found else ""
+
+
+def unreachable(sources: Mapping[str, Source], connections: ConnectionResolver) -> Iterator[StageError]:
+    """One for each list of servers none of which accepts a connection: Spark's client would ask them for a minute. An
+    address that is none of TCP's is let pass.
+
+    Raises what `KafkaSource.reader_options` does.
+    """
+    asked: dict[tuple[str, str], list[str]] = {}
+    for name, source in sources.items():
+        if isinstance(source, KafkaSource):
+            servers = source.reader_options(source.connection(connections))["kafka.bootstrap.servers"]
+            asked.setdefault((source.conn_id, servers), []).append(name)
+    for (conn_id, servers), names in asked.items():
+        if refusals := _refusals(servers.split(",")):
+            which = f"source{'' if len(names) == 1 else 's'} {', '.join(map(repr, names))}"
+            yield StageError(
+                f"no broker of {which} can be reached: {'; '.join(refusals)}.",
+                code="server_unreachable",
+                participant=conn_id,
+                remedy=f"Start the brokers. Or correct the host and port of connection {conn_id!r}, or its"
+                " bootstrap.servers.",
+                sources=names,
+                servers=servers,
+            )
+
+
+def _refusals(servers: Sequence[str]) -> list[str]:
+    """Why each of them cannot be reached; empty when one can, or may be."""
+    refusals = []
+    for server in servers:
+        address = _ADDRESS.fullmatch(server)
+        if address is None:
+            return []
+        refused = refusal(address[1], int(address[2]), _SECONDS)
+        if refused is None:
+            return []
+        refusals.append(refused)
+    return refusals

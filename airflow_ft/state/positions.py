@@ -87,6 +87,6 @@ def only(position: Position, number: int | None) -> Position:
 
 def _existing(store: DecisionLog, pipeline: str, number: int, base: SparkPosition) -> Position:
     recall(store, location_root(base.location))
-    location = SparkLocation("", pipeline, base.location, base.batch, "looked at")
+    location = SparkLocation.of(base, pipeline)
     require_batch(location)
     return Position(number, location, restored=is_replaced(store, pipeline, number, base))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from typing import Protocol, cast
 
 from airflow_ft.protocol.errors import TransientError, WalCorruptError
 from airflow_ft.state import records
@@ -22,20 +21,6 @@ from airflow_ft.wal.roots import require
 
 _FILE = re.compile(r"^(\d+)(?:_([^.]+))?\.(delta|changelog|snapshot|zip)$")
 _CHANGES, _FULL = ("delta", "changelog"), ("snapshot", "zip")
-
-
-class Store(Protocol):
-    """Keys and values of a store, by their bytes."""
-
-    families: Mapping[str, int]
-    """Number of each column family by name; {}: the store has none."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-
-    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries whose key begins with `prefix`, unordered."""
-
-    def close(self) -> None: ...
 
 
 def has_version(folder: str, version: int) -> bool:
@@ -53,10 +38,8 @@ def open_version(folder: str, version: int, unique_id: str = "") -> Store:
     if full.endswith(".snapshot"):
         full, changes = "", [full, *changes]
     found = _changes(files, folder, changes)
-    if not full and not any(name.endswith(".changelog") for name in changes):
-        return _Map(found.values)
     try:
-        return _Rocks(Snapshot(folder, full) if full else None, found)
+        return Store(Snapshot(folder, full) if full else None, found)
     except WalCorruptError as error:
         if _is_gone(error):
             raise gone(folder, full) from error
@@ -156,33 +139,14 @@ def gone(folder: str, what: str) -> TransientError:
     )
 
 
-class _Map:
-    """All of it in memory: what the HDFS-backed map is made for, too."""
-
-    families: Mapping[str, int] = {}
-
-    def __init__(self, values: records.Values) -> None:
-        for key in [key for key, value in values.items() if value is None]:
-            del values[key]
-        self._values = cast(dict[bytes, bytes], values)
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._values.get(key)
-
-    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        return ((key, value) for key, value in self._values.items() if key.startswith(prefix))
-
-    def close(self) -> None:
-        self._values = {}
-
-
-class _Rocks:
-    """A snapshot of RocksDB under what has changed since."""
+class Store:
+    """Keys and values of a store, by their bytes: a snapshot of RocksDB (None: there is none) and the changes since."""
 
     def __init__(self, snapshot: Snapshot | None, changes: records.Changes) -> None:
         self._snapshot, self._changes = snapshot, changes
         self._sorted: list[bytes] | None = None
-        self.families = snapshot.families if snapshot else {}
+        self.families: Mapping[str, int] = snapshot.families if snapshot else {}
+        """Number of each column family by name; {}: the store has none."""
 
     def get(self, key: bytes) -> bytes | None:
         if key in self._changes.values:
@@ -192,6 +156,7 @@ class _Rocks:
         return found if added is None else (found or b"") + added
 
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries whose key begins with `prefix`, unordered."""
         changed = self._changed(prefix)
         if self._snapshot:
             of_changed = set(changed)

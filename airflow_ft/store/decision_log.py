@@ -6,6 +6,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
+from airflow_ft.protocol.known_roots import know
 from airflow_ft.protocol.meter import Meter
 from airflow_ft.store.aborting import AbortingOperations
 from airflow_ft.store.adoption import AdoptionOperations
@@ -25,10 +26,13 @@ from airflow_ft.store.reports import ReportOperations
 from airflow_ft.store.requests import RequestOperations
 from airflow_ft.store.restoring import RestoringOperations
 from airflow_ft.store.retention import RetentionOperations
-from airflow_ft.store.roots import RootOperations
 from airflow_ft.store.rows import to_time
-from airflow_ft.store.sharing import SharingOperations
 from airflow_ft.store.staging import StagingOperations
+
+_ROOT = "root "
+"""Prefix of names in the table `meta`; the root's URI follows."""
+_BASES = "SELECT name, base_location FROM pipeline ORDER BY name"
+_OPEN = "SELECT segment_location FROM checkpoint WHERE pipeline = ? AND is_open = 1"
 
 
 class DecisionLog(
@@ -43,13 +47,11 @@ class DecisionLog(
     RestoringOperations,
     RetentionOperations,
     BarrierOperations,
-    SharingOperations,
     ReadingOperations,
     CompletenessOperations,
     PositionOperations,
     CountingOperations,
     OverviewOperations,
-    RootOperations,
     ReportOperations,
 ):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.
@@ -91,6 +93,32 @@ class DecisionLog(
     def now(self) -> datetime:
         """The store's clock, UTC with microseconds."""
         return to_time(self._database.now())
+
+    def know_roots(self) -> None:
+        """Register all roots that the log remembers in this process."""
+        for row in self._database.read("SELECT name, value FROM meta WHERE substr(name, 1, ?) = ?", len(_ROOT), _ROOT):
+            know(str(row["name"]).removeprefix(_ROOT), str(row["value"]))
+
+    def root(self, uri: str) -> str | None:
+        """See `RootLog.root`."""
+        found = self._database.read("SELECT value FROM meta WHERE name = ?", f"{_ROOT}{uri}")
+        return str(found[0]["value"]) if found else None
+
+    def remember_root(self, uri: str, id: str) -> str:
+        """See `RootLog.remember_root`."""
+        name = f"{_ROOT}{uri}"
+        with self._database.write() as tx:
+            tx.change("INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING", name, id)
+            return str(tx.rows("SELECT value FROM meta WHERE name = ?", name)[0]["value"])
+
+    def locations_below(self, uri: str) -> frozenset[str]:
+        """See `RootLog.locations_below`. A look-up for each pipeline: it is asked once in the life of a root."""
+        below = f"{uri.rstrip('/')}/"
+        found: set[str] = set()
+        for row in self._database.read(_BASES):
+            opened = self._database.read(_OPEN, row["name"])
+            found |= {row["base_location"] or "", *(each["segment_location"] or "" for each in opened)}
+        return frozenset(each for each in found if each.startswith(below))
 
     def close(self) -> None:
         """Closes all connections of this process; every later call raises StoreUnavailableError."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from airflow_ft.protocol.model import Checkpoint, RunKey, SparkPosition
+from airflow_ft.protocol.formats import SENSELESS
+from airflow_ft.protocol.model import Checkpoint, ParticipantPlan, RunKey, SparkPosition
 from airflow_ft.protocol.overview import Only
-from airflow_ft.protocol.pipelines import Event, Lease, Pipeline, Run
+from airflow_ft.protocol.pipelines import Event, Filling, Lease, Pipeline, Run
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database, Row
@@ -23,6 +26,8 @@ from airflow_ft.store.rows import (
     to_position,
     to_run,
 )
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _LATEST_CONFIRMED = select_checkpoints(
@@ -78,6 +83,22 @@ _PROVEN = (
     " WHERE c.pipeline = ? AND c.dag_id = ? AND c.run_id = ? AND c.map_index = ? AND v.participant = ?"
     " AND v.proof IS NOT NULL ORDER BY c.number DESC LIMIT ?"
 )
+# Each pipeline's newest plan for each participant that it ever delivered into, its newest one that is COMPLETED (of
+# participants that keep no marker), and what is planned. Each is a look-up of some rows a pipeline.
+_FILLINGS = """
+SELECT p.name AS pipeline, p.status AS status, p.first_dag AS first_dag, p.last_dag AS last_dag, d.number AS number,
+    (SELECT plan FROM checkpoint WHERE pipeline = d.pipeline AND number = d.number) AS plan
+FROM pipeline AS p JOIN delivery AS d ON d.pipeline = p.name WHERE p.name <> ?
+UNION ALL
+SELECT p.name, p.status, p.first_dag, p.last_dag,
+    (SELECT number FROM checkpoint WHERE pipeline = p.name AND state = 'COMPLETED' ORDER BY number DESC LIMIT 1),
+    (SELECT plan FROM checkpoint WHERE pipeline = p.name AND state = 'COMPLETED' ORDER BY number DESC LIMIT 1)
+FROM pipeline AS p WHERE p.name <> ?
+UNION ALL
+SELECT p.name, p.status, p.first_dag, p.last_dag, 0, c.plan
+FROM pipeline AS p JOIN checkpoint AS c ON c.pipeline = p.name AND c.is_open = 1
+WHERE p.name <> ? AND c.plan IS NOT NULL AND c.state IN ('STAGED', 'PREPARED', 'COMMITTING', 'QUARANTINED')
+"""
 
 
 class ReadingOperations:
@@ -232,6 +253,23 @@ class ReadingOperations:
         else:
             rows = self._database.read(EVENTS_OF_ONE, pipeline, number, limit)
         return [to_event(row) for row in rows] or nothing(self._database, pipeline)
+
+    def fillings(self, pipeline: str) -> Sequence[Filling]:
+        """See `TargetLog.fillings`."""
+        found = []
+        for row in self._database.read(_FILLINGS, *[pipeline] * 3):
+            if row["plan"] is None:  # nothing is COMPLETED yet
+                continue
+            try:
+                participants = tuple(map(ParticipantPlan.from_json, json.loads(row["plan"])["participants"]))
+            except SENSELESS as error:  # damaged, or of a newer release: it says so where it is delivered
+                log.warning(
+                    "A plan of pipeline %s cannot be read (%r): its targets are not compared.", row["pipeline"], error
+                )
+                continue
+            dags = frozenset((row["first_dag"], row["last_dag"])) - {None}
+            found.append(Filling(row["pipeline"], row["status"], int(row["number"]), participants, dags))
+        return found
 
     def _checkpoints(self, where: str, *values: object, newest_first: bool = False) -> list[Checkpoint]:
         return to_checkpoints(self._database.read(select_checkpoints(where, newest_first=newest_first), *values))

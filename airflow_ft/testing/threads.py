@@ -16,13 +16,13 @@ LONG = 180.0
 """Seconds after which a thread is taken for stuck."""
 
 
-def fastest(prepared: Callable[[], Callable[[], object]], times: int = 3) -> float:
-    """Return the seconds of the fastest of some calls: the first one pays for imports, and others for the machine.
+def fastest(prepared: Callable[[], Callable[[], object]]) -> float:
+    """Return the seconds of the fastest of three calls: the first one pays for imports, and others for the machine.
 
     `prepared` makes each call's scene, which is not measured, and returns the call.
     """
     seconds = []
-    for _ in range(times):
+    for _ in range(3):
         work = prepared()
         began = time.monotonic()
         work()

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_ft.wal.reader import ParquetWal
-    from airflow_ft.wal.retention import WalArchive
 
 
 def open_wal() -> ParquetWal:
@@ -23,10 +22,3 @@ def open_wal() -> ParquetWal:
     from airflow_ft.wal.reader import ParquetWal
 
     return ParquetWal()
-
-
-def open_archive(root: str) -> WalArchive:
-    """Return what deletes from the log under `root` (`airflow_ft.protocol.write_ahead_log.Archive`)."""
-    from airflow_ft.wal.retention import WalArchive
-
-    return WalArchive(root)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_ft.clients.buckets import is_bucket
+from airflow_ft.clients.mounts import file_system
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.protocol.known_roots import know
@@ -19,7 +20,7 @@ from airflow_ft.wal import roots
 from airflow_ft.wal.bucket_doctor import examine_bucket
 from airflow_ft.wal.filesystem import filesystem, is_hdfs
 from airflow_ft.wal.hdfs_doctor import examine_hdfs
-from airflow_ft.wal.local import local_path, mounts
+from airflow_ft.wal.local import local_path
 from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.roots import RootLog
 
@@ -102,7 +103,7 @@ def _examine_local(exam: Examination, root: str, needed: Sequence[Segment], stor
         )
     if exam.passes("writable", f"a file was written to {existing}, synced and removed", lambda: _try(existing)):
         _room(exam, existing, needed)
-    if (kind := _file_system(existing)) in _VOLATILE:
+    if (kind := file_system(existing)) in _VOLATILE:
         exam.problem("disk", f"{existing} is in memory ({kind})", "Move `wal_root` to a disk that survives a restart.")
     return True
 
@@ -138,13 +139,3 @@ def _room(exam: Examination, folder: Path, needed: Sequence[Segment]) -> None:
         exam.warn("room", text, "Free space. A checkpoint that does not fit fails, and the next try computes it again.")
     else:
         exam.ok("room", text)
-
-
-def _file_system(folder: Path) -> str:
-    """The type of the mount that holds the folder; "" when the system does not say."""
-    best, kind = -1, ""
-    for point, mounted in mounts():
-        depth = len(Path(point).parts)
-        if folder.resolve().is_relative_to(point) and depth >= best:
-            best, kind = depth, mounted
-    return kind

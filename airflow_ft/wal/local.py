@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from airflow_ft.clients.mounts import mounts
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.wal import markers
 from airflow_ft.wal.access import make_like, may_be_linked
@@ -261,24 +261,15 @@ def _refuse_mounts(folder: Path) -> None:
     """StorageUnavailableError where the folder, or one below it, is a mount point: what is mounted is not ours."""
     real = folder.resolve()
     for point, _ in mounts():
-        if Path(point).is_relative_to(real):
+        if point.is_relative_to(real):
             raise StorageUnavailableError(
                 f"{folder} is not deleted: another file system is mounted on {point}.",
                 code="folder_busy",
                 number=errno.EBUSY,
                 remedy=f"Run `umount {point}`, or delete {folder} by hand. Nothing was deleted.",
                 path=str(folder),
-                mounted=point,
+                mounted=str(point),
             )
-
-
-def mounts() -> Iterator[tuple[str, str]]:
-    """Yield mount point and type of each file system; nothing where the system does not say."""
-    listed = Path("/proc/self/mounts")
-    for line in listed.read_text(encoding="utf-8", errors="replace").splitlines() if listed.exists() else ():
-        fields = line.split()
-        # Blanks and backslashes are written in octal.
-        yield re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[1]), fields[2]
 
 
 def _remove(folder: Path) -> None:

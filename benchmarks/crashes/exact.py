@@ -26,7 +26,7 @@ from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.task.stage import stage_step
+from airflow_ft.spark.task.stage import Staging, stage_step
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.retention import WalArchive
@@ -80,7 +80,7 @@ def main(job: dict[str, Any]) -> None:
         worker = Worker("crashes/run/task", job["try"])
         context = Context(store, job["table"], RunKey("crashes", "run"), participant, worker)
         recover_step(context)
-        stage_step(context, request, on_line=logging.info)
+        stage_step(context, Staging(make_request=request, on_line=logging.info))
         for name in delivery.names:
             prepare_step(context, delivery, config, name)
         for name in delivery.names:

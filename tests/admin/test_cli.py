@@ -427,9 +427,9 @@ def test_abort_asks_first_and_leaves_a_tombstone(
     prepared(world)
     monkeypatch.setattr("builtins.input", lambda _: "n")
     with answered_no():
-        ft("abort", PIPELINE, "1", *option)
+        ft("in-doubt", "--pipeline", PIPELINE, "--abort", "1", *option)
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
-    ft("abort", PIPELINE, "1", *option, "--yes", "--reason", "a test")
+    ft("in-doubt", "--pipeline", PIPELINE, "--abort", "1", *option, "--yes", "--reason", "a test")
     found = world.store.checkpoint(PIPELINE, 1)
     assert (found.state, found.after_abort) == (CheckpointState.ABORTED, after)
     assert "a test" in found.message
@@ -440,8 +440,8 @@ def test_abort_refuses_a_delivered_checkpoint(world: World, ft: Any) -> None:
     world.stage(1)
     world.steps(world.context())
     prepared(world)
-    with raises(SystemExit, "checkpoint_state", checkpoint=1, state="COMPLETED"):
-        ft("abort", PIPELINE, "1", "--yes")
+    with raises(SystemExit, "action_refused", checkpoint=1, state="COMPLETED"):
+        ft("in-doubt", "--pipeline", PIPELINE, "--abort", "1", "--yes")
     assert world.store.checkpoint(PIPELINE, 2).state is CheckpointState.PREPARED
 
 

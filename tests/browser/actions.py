@@ -50,46 +50,46 @@ class Button:
 STREAMS = frozenset({"stop", "stop_now", "stop_with_savepoint", "drain", "drain_with_savepoint"})
 """Acts on streams, which are offered on those alone."""
 BUTTONS: Mapping[str, Button] = {
-    "resume": Button("Resume", above, "Resume {name}?", "The next run continues from the last checkpoint."),
-    "recover": Button("Recover", above, "Recover {name}?", "Delivers what is decided"),
-    "stop": Button("Stop", above, "Stop {name}?", "The next run of its DAG continues from there."),
-    "stop_now": Button("Stop now", above, "Stop {name} now?", "Discards unpublished rows"),
-    "drain": Button("Drain", above, "Drain {name}?", "also delivers open windows"),
-    "rewind": Button("Rewind", above, "Rewind {name}?", "Delivered rows stay."),
-    "reset_state": Button("Reset state", above, "Reset the state of {name}?", "Keeps source positions"),
-    "retire": Button("Retire", above, "Retire {name}?", "until the next run"),
-    "verify": Button("Verify", above, "Verify {name}?", "changes nothing"),
-    "doctor": Button("Examine", above, "Examine {name}?", "changes nothing"),
+    "resume": Button("Resume", above, "Resume: {name}?", "The next run continues from the last checkpoint."),
+    "recover": Button("Recover", above, "Recover: {name}?", "Delivers what is decided"),
+    "stop": Button("Stop", above, "Stop: {name}?", "The next run of its DAG continues from there."),
+    "stop_now": Button("Stop now", above, "Stop now: {name}?", "Discards unpublished rows"),
+    "drain": Button("Drain", above, "Drain: {name}?", "also delivers open windows"),
+    "rewind": Button("Rewind", above, "Rewind: {name}?", "Delivered rows stay."),
+    "reset_state": Button("Reset state", above, "Reset state: {name}?", "Keeps source positions"),
+    "retire": Button("Retire", above, "Retire: {name}?", "until the next run"),
+    "verify": Button("Verify", above, "Verify: {name}?", "changes nothing"),
+    "doctor": Button("Examine", above, "Examine: {name}?", "changes nothing"),
     "commit": Button(
         "Deliver",
         open_checkpoint,
-        "Deliver checkpoint 1 ({of})?",
+        "Deliver: checkpoint 1 ({of})?",
         "under its marker, so no row is doubled",
     ),
     "abort": Button(
-        "Abort", open_checkpoint, "Abort checkpoint 1 ({of})?", "Works only before the checkpoint is decided."
+        "Abort", open_checkpoint, "Abort: checkpoint 1 ({of})?", "Works only before the checkpoint is decided."
     ),
     "quarantine": Button(
-        "Quarantine", open_checkpoint, "Quarantine checkpoint 1 ({of})?", "Holds it and all later checkpoints"
+        "Quarantine", open_checkpoint, "Quarantine: checkpoint 1 ({of})?", "Holds it and all later checkpoints"
     ),
     "redeliver": Button(
         "Redeliver",
         open_checkpoint,
-        "Deliver checkpoint 1 ({of}) even into a sink that lost its marker?",
+        "Redeliver: checkpoint 1 ({of})?",
         "Check first that its rows are not in the sink.",
     ),
     "dead_letter": Button(
         "Set rows aside",
         open_checkpoint,
-        "Deliver checkpoint 1 ({of}), and set aside refused rows?",
+        "Set rows aside: checkpoint 1 ({of})?",
         "Moves rows that a sink refuses into dead-letter files",
     ),
-    "savepoint": Button("Take a savepoint", savepoints, "Take a savepoint of {name}?", "The pipeline keeps running."),
+    "savepoint": Button("Take a savepoint", savepoints, "Take a savepoint: {name}?", "The pipeline keeps running."),
     "stop_with_savepoint": Button(
-        "Stop with a savepoint", savepoints, "Stop {name} with a savepoint?", "takes a savepoint of it"
+        "Stop with a savepoint", savepoints, "Stop with a savepoint: {name}?", "takes a savepoint of it"
     ),
     "drain_with_savepoint": Button(
-        "Drain with a savepoint", savepoints, "Drain {name} with a savepoint?", "takes a savepoint"
+        "Drain with a savepoint", savepoints, "Drain with a savepoint: {name}?", "takes a savepoint"
     ),
     "restore": Button(
         "Restore", savepoint, "Restore {name} to checkpoint 1?", "Checkpoints 2 to 2 were delivered after it."

@@ -18,7 +18,7 @@ from airflow_ft.protocol.model import ParticipantPlan, RunKey, SparkPosition
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.store.decision_log import DecisionLog
-from airflow_ft.wal import open_archive
+from airflow_ft.wal.retention import WalArchive
 from tests.integration.real_world import RealWorld
 from tests.state.scene import Counts
 
@@ -91,7 +91,7 @@ class Broken(RealWorld):
     def give_up(self) -> None:
         """The run ends without having delivered all."""
         with suppress(NotDeliveredError):
-            steps.confirm_step(self.context(), self.config, open_archive(str(self.root)))
+            steps.confirm_step(self.context(), self.config, WalArchive(str(self.root)))
 
     def events(self) -> list[str]:
         """The event log, newest first."""

@@ -47,7 +47,7 @@ def test_savepoints_are_listed_and_tell_what_is_in_them(visit: Visit, world: Wor
 def test_an_act_asks_first_and_starts_a_run_of_the_dag(visit: Visit, airflow: ApiServer) -> None:
     before = len(airflow.runs(MAINTENANCE))
     tab = visit.pipeline(PIPELINE).tab("Savepoints")
-    action_button = ActionButton(tab, "Take a savepoint", f"Take a savepoint of {PIPELINE}?")
+    action_button = ActionButton(tab, "Take a savepoint", f"Take a savepoint: {PIPELINE}?")
     action_button.button.click()
     expect(action_button.dialog).to_contain_text("The pipeline keeps running.")
     action_button.cancel.click()
@@ -69,7 +69,7 @@ def test_an_act_asks_first_and_starts_a_run_of_the_dag(visit: Visit, airflow: Ap
 def test_an_action_with_a_lost_answer_starts_one_run(visit: Visit, airflow: ApiServer) -> None:
     before = len(airflow.runs(MAINTENANCE))
     button = ActionButton(
-        visit.pipeline(PIPELINE).tab("Savepoints"), "Take a savepoint", f"Take a savepoint of {PIPELINE}?"
+        visit.pipeline(PIPELINE).tab("Savepoints"), "Take a savepoint", f"Take a savepoint: {PIPELINE}?"
     )
     lose_an_answer(visit)
     button.button.click()
@@ -125,7 +125,7 @@ def test_a_repeated_action_with_other_choices_starts_nothing(visit: Visit, airfl
 
 def test_that_a_run_cannot_be_looked_at_is_told_for_as_long(visit: Visit) -> None:
     action_button = ActionButton(
-        visit.pipeline(PIPELINE).tab("Savepoints"), "Take a savepoint", f"Take a savepoint of {PIPELINE}?"
+        visit.pipeline(PIPELINE).tab("Savepoints"), "Take a savepoint", f"Take a savepoint: {PIPELINE}?"
     )
     action_button.button.click()
     action_button.confirm.click()
@@ -140,10 +140,10 @@ def test_that_a_run_cannot_be_looked_at_is_told_for_as_long(visit: Visit) -> Non
 @pytest.mark.parametrize(
     ("label", "title", "says", "action"),
     [
-        ("Stop with a savepoint", f"Stop {RUNNING} with a savepoint?", "a savepoint", "stop_with_savepoint"),
+        ("Stop with a savepoint", f"Stop with a savepoint: {RUNNING}?", "a savepoint", "stop_with_savepoint"),
         (
             "Drain with a savepoint",
-            f"Drain {RUNNING} with a savepoint?",
+            f"Drain with a savepoint: {RUNNING}?",
             "also delivers open windows, joins and timers",
             "drain_with_savepoint",
         ),
@@ -197,7 +197,7 @@ def test_a_scheduled_pipeline_is_not_offered_what_stops_a_stream(visit: Visit) -
 
 
 def test_a_halted_pipeline_is_resumed_for_a_reason(visit: Visit, airflow: ApiServer) -> None:
-    action_button = ActionButton(visit.pipeline(HALTED).actions, "Resume", f"Resume {HALTED}?")
+    action_button = ActionButton(visit.pipeline(HALTED).actions, "Resume", f"Resume: {HALTED}?")
     action_button.button.click()
     expect(action_button.dialog).to_contain_text("the transaction of checkpoint 2 is gone")
     action_button.reason.fill("looked, and it is there")
@@ -209,7 +209,7 @@ def test_a_halted_pipeline_is_resumed_for_a_reason(visit: Visit, airflow: ApiSer
 
 def test_a_checkpoint_is_delivered_by_its_own_act(visit: Visit, airflow: ApiServer) -> None:
     row = Table(visit.pipeline(QUARANTINED).tab("Overview"), "Open checkpoints").row("QUARANTINED")
-    action_button = ActionButton(row, "Deliver", "Deliver checkpoint 1 (QUARANTINED, 11 rows)?")
+    action_button = ActionButton(row, "Deliver", "Deliver: checkpoint 1 (QUARANTINED, 11 rows)?")
     action_button.button.click()
     action_button.confirm.click()
     expect(action_button.started).to_contain_text("queued: ")
@@ -218,7 +218,7 @@ def test_a_checkpoint_is_delivered_by_its_own_act(visit: Visit, airflow: ApiServ
 
 
 def test_escape_closes_what_is_asked_and_gives_the_focus_back(visit: Visit) -> None:
-    action_button = ActionButton(visit.pipeline(HALTED).actions, "Resume", f"Resume {HALTED}?")
+    action_button = ActionButton(visit.pipeline(HALTED).actions, "Resume", f"Resume: {HALTED}?")
     action_button.button.press("Enter")
     expect(action_button.dialog).to_be_visible()
     visit.page.keyboard.press("Escape")

@@ -32,7 +32,7 @@ def everywhere(visit: Visit) -> Iterator[str]:
         actions = pipeline.actions
         expect(actions).to_be_visible()
         yield name
-    action_button = ActionButton(actions, "Rewind", f"Rewind {WAITING}?")
+    action_button = ActionButton(actions, "Rewind", f"Rewind: {WAITING}?")
     action_button.button.click()
     expect(action_button.dialog).to_be_visible()
     yield "what is asked before an act"
@@ -104,7 +104,7 @@ def test_the_keyboard_reaches_every_control_and_marks_the_focus(visit: Visit, pa
 
 
 def test_a_question_keeps_the_focus(visit: Visit) -> None:
-    action_button = ActionButton(visit.pipeline(HALTED).actions, "Resume", f"Resume {HALTED}?")
+    action_button = ActionButton(visit.pipeline(HALTED).actions, "Resume", f"Resume: {HALTED}?")
     action_button.button.press("Enter")
     expect(action_button.dialog).to_be_visible()
     reached = set()

@@ -261,7 +261,7 @@ def kept(world: Broken, place: Place) -> None:
 def gone_back(world: Broken, place: Place) -> None:
     base = world.store.pipeline(world.pipeline).base
     assert base is not None and not is_planned(base), "what was delivered after it is to come again, as was chosen"
-    assert counted(SparkLocation("", world.pipeline, base.location, base.batch, ""), 1) == 1
+    assert counted(SparkLocation("", world.pipeline, base.location, base.batch), 1) == 1
     assert len(place.saved(world.pipeline)) == 1, "it is nobody's but the user's (NO_CLAIM)"
     assert world.ids() == both([1, 2]), "what was delivered stays"
     world.stage()

@@ -1,4 +1,4 @@
-"""The kit's own model keeps what it demands: the simulator plays a participant that is one.
+"""The simulator's model passes the kit: what it plays is a participant.
 
 In one process: what happens to processes and requests is played there (tests/simulation/databases.py).
 """
@@ -16,8 +16,8 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.testing import ParticipantConformance, Target
-from airflow_ft.testing.model import ModelParticipant, ModelSink, ModelSystem
 from airflow_ft.testing.world import SINK
+from tests.simulation.model import ModelParticipant, ModelSink, ModelSystem
 
 
 @dataclass

@@ -96,7 +96,7 @@ def _run(spark: SparkSession, name: str, folder: Path, location: Path, conf: dic
 
 def _converted(spark: SparkSession, location: Path, batch: int, to: Backend) -> tuple[Path, int]:
     """A copy in the other state store, and its rows."""
-    old = SparkLocation(str(location.parent), "p", location.as_uri(), batch, "")
+    old = SparkLocation(str(location.parent), "p", location.as_uri(), batch)
     copied = copy_location(old, location.with_name(f"{location.name}-{to}").as_uri())
     prepare(copied.uri, to)
     rows = copy_state(spark, old.uri, copied.uri, batch)

@@ -24,7 +24,7 @@ from airflow_ft.sinks.base import slices
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.testing import nursery
-from airflow_ft.wal import open_archive
+from airflow_ft.wal.retention import WalArchive
 from tests.integration.kafka_process import POINTS
 from tests.integration.real_world import RealWorld
 from tests.sinks.mysql.committer import stopping_at
@@ -90,7 +90,7 @@ class MappedWorld(RealWorld):
     def deliver(self) -> None:
         """Commit and confirm."""
         self.commit("shop")
-        steps.confirm_step(self.context(), self.config, open_archive(str(self.root)))
+        steps.confirm_step(self.context(), self.config, WalArchive(str(self.root)))
 
     def check_proven(self, numbers: list[int]) -> None:
         """Each is complete, and nothing of it was delivered from the log again."""

@@ -22,7 +22,7 @@ from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.task.stage import stage_step
+from airflow_ft.spark.task.stage import Staging, stage_step
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.retention import WalArchive
@@ -78,7 +78,8 @@ def main() -> None:
         )
 
     run = context(folder, given["mariadb"], given["try"])
-    stage_step(run, make, on_line=print, overlap=(delivery(), CONFIG, lambda _: None, WalArchive(given["wal_root"])))
+    beside = delivery(), CONFIG, lambda _: None, WalArchive(given["wal_root"])
+    stage_step(run, Staging(make_request=make, on_line=print), beside)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store.decision_log import DecisionLog
-from airflow_ft.wal import open_archive, open_wal
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.retention import WalArchive
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tools.servers import Database, Kafka, MariaDb, MySql
 
@@ -137,7 +138,7 @@ class RealWorld:
         self.prepare()
         for name in self.delivery.names:
             self.commit(name)
-        steps.confirm_step(self.context(), self.config, open_archive(str(self.root)))
+        steps.confirm_step(self.context(), self.config, WalArchive(str(self.root)))
 
     def ids(self) -> list[int]:
         """What the table holds, read from outside; duplicates stay visible."""

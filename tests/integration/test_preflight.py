@@ -37,7 +37,7 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sources import FileSource
-from airflow_ft.spark.task.stage import stage_step
+from airflow_ft.spark.task.stage import Staging, stage_step
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_wal
@@ -219,7 +219,7 @@ def _stage(world: RealWorld, preflight: Callable[[], None], **more: Any) -> Any:
     def computes(*_: Any) -> NoReturn:
         raise Started
 
-    return stage_step(world.context(), computes, on_line=lambda _: None, preflight=preflight, **more)
+    return stage_step(world.context(), Staging(make_request=computes, on_line=print, preflight=preflight, **more))
 
 
 def _lacks() -> None:

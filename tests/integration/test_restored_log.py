@@ -34,7 +34,7 @@ from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
-from airflow_ft.wal import open_archive
+from airflow_ft.wal.retention import WalArchive
 from tests.integration.kafka_world import read, value
 from tests.integration.real_world import RealWorld, expected, make_world
 from tests.raising import raises
@@ -144,7 +144,7 @@ def run_again(world: RealWorld, run: str, rows: int = 21) -> HaltReason | None:
             world.prepare()
             for name in world.delivery.names:
                 world.commit(name)
-            steps.confirm_step(world.context(), world.config, open_archive(str(world.root)))
+            steps.confirm_step(world.context(), world.config, WalArchive(str(world.root)))
             return None
         except (HaltError, PipelineHaltedError):
             return world.store.pipeline(world.pipeline).halt_reason

@@ -124,7 +124,7 @@ def test_events_of_a_failed_group_come_with_the_next_run(tmp_path: Path, monkeyp
     """Airflow sends no events of a task that has failed."""
     world, emitted, is_bad = World(tmp_path), [], True
 
-    def stream_step(run: Any, **_: Any) -> StreamEnd:
+    def stream_step(run: Any, *_: Any, **__: Any) -> StreamEnd:
         if run.pipeline == "returns" and is_bad:
             raise JobError("the value 15 is bad")
         if run.pipeline == PIPELINE:
@@ -143,7 +143,7 @@ def test_events_of_a_failed_group_come_with_the_next_run(tmp_path: Path, monkeyp
     monkeypatch.setattr("airflow_ft.operators.stream_group.emit", noted)
     monkeypatch.setattr("airflow_ft.operators.stream_group.report_lineage", lambda *_: None)
     monkeypatch.setattr("airflow_ft.operators.base.participant_factory", lambda: Systems(world.systems))
-    monkeypatch.setattr(pipeline_steps, "staging", lambda *_: {})
+    monkeypatch.setattr(pipeline_steps, "staging", lambda *_: None)
     monkeypatch.setattr(pipeline_steps, "delivering", lambda *_: overlap)
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", str(tmp_path))
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import airflow_ft
-from airflow_ft.pipeline.abandoned import Abandoned
 from airflow_ft.pipeline.resolved import resolve
-from airflow_ft.pipeline.run import PlainRun, new_run_id
+from airflow_ft.pipeline.run import Abandoned, PlainRun, new_run_id
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.pipeline.steps import request, staging
 from airflow_ft.protocol import steps
@@ -187,6 +186,6 @@ def test_a_refused_run_leaves_its_start_to_the_next(tmp_path: Path) -> None:
         run: Any = steps.Context(store, "orders", RunKey("d", "r"), None, Worker("t", 1), 1.0)  # type: ignore[arg-type]
         away = ConnectionInfo("kafka_default", "kafka", extra={"bootstrap.servers": f"127.0.0.1:{free_port()}"})
         with pytest.raises(AirflowFtError):
-            staging(resolved, run, lambda _: away, lambda _: None)["preflight"]()
+            staging(resolved, run, lambda _: away, lambda _: None).preflight()
     recorded = [file.name for file in (tmp_path / "orders/spark").iterdir()]
     assert len(recorded) == 1 and recorded[0].endswith("-1767236400000-due.json")

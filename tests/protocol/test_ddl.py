@@ -52,7 +52,7 @@ def test_what_is_not_understood_is_left_to_spark(schema: str) -> None:
 
 
 def test_an_empty_struct_has_no_columns() -> None:
-    check_ddl("a struct<>", "schema", "FileSource")
+    check_ddl("a struct<>", "FileSource")
 
 
 @pytest.mark.parametrize(

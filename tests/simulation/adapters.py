@@ -24,7 +24,7 @@ import airflow_ft.sinks.kafka.plain
 import airflow_ft.sinks.kafka.shared_slots
 import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before names in them are replaced
 from airflow_ft.clients.kafka.topics import TopicLimits
-from airflow_ft.protocol import heartbeat, lease, overlap, restart, retention
+from airflow_ft.protocol import lease, overlap, restart, retention
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.sinks import ahead, refused
 from airflow_ft.sinks.base import branch_system, slices
@@ -332,7 +332,6 @@ def product_over_models() -> Iterator[Running]:
             "PRUNED_EACH": 8.0,
             "FOLLOWED_EACH": float("inf"),  # sources are told with each second checkpoint
         }),
-        (heartbeat, {"time": waiting}),
         (stage, {
             "threading": threads,
             "run_stage": lambda *args, **named: RUNNING.spark.run_stage(*args, **named),

@@ -67,7 +67,7 @@ class Beginnings:
         return beginnings.Beginnings("file:///wal", PIPELINE, incarnation, self._sources)
 
     def _location(self, uri: str) -> SparkLocation:
-        return SparkLocation("file:///wal", PIPELINE, uri, -1, "")
+        return SparkLocation("file:///wal", PIPELINE, uri, -1)
 
 
 def _offsets(first: int) -> bytes:

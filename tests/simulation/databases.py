@@ -17,8 +17,8 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.memory import Head, Marker
 from airflow_ft.sinks.refused import Refused
-from airflow_ft.testing.model import ModelParticipant, ModelSystem, Owner, State, Transaction
 from tests.simulation.kernel import Kernel
+from tests.simulation.model import ModelParticipant, ModelSystem, Owner, State, Transaction
 from tests.simulation.mysql_state import Commit, Row
 from tests.simulation.source import Item
 

@@ -116,7 +116,7 @@ def a_place_that_is_told_by_micro_batches(change: Change) -> None:
     def is_behind(uri: str, savepoint: Savepoint, delivered: SparkPosition | None) -> bool:
         if delivered is None or savepoint.batch >= delivered.batch:
             return False
-        location = SparkLocation("", savepoint.pipeline, delivered.location, delivered.batch, "")
+        location = SparkLocation.of(delivered, savepoint.pipeline)
         return location.offsets(delivered.batch) != savepoint.location(uri).offsets(savepoint.batch)
 
     change(restorable, "_is_behind", is_behind)

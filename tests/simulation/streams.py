@@ -15,6 +15,7 @@ from airflow_ft.protocol.steps import Confirmation, Context
 from airflow_ft.spark.savepoints.stopping import AT_ONCE, DRAIN, SAVEPOINT
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.task.answers import answer_stops, stops
+from airflow_ft.spark.task.stage import Staging
 from airflow_ft.spark.task.stream import finish_step, stream_step
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.kernel import DeviationKind
@@ -90,12 +91,14 @@ class Streams:
         overlap = (world.delivery_of(context.run), world.config, lambda _: None, world.wal)
         end = stream_step(
             context,
-            world.spark.make_request(context.run),
+            Staging(
+                make_request=world.spark.make_request(context.run),
+                on_line=lambda _: None,
+                resume_drained=config.resume_drained or config.mode is CheckpointingMode.AT_MOST_ONCE,
+            ),
+            overlap,
             strategy=RESTART,
-            on_line=lambda _: None,
-            overlap=overlap,
             why_stop=lambda: "the DAG is paused" if self.paused else "",
-            resume_drained=config.resume_drained or config.mode is CheckpointingMode.AT_MOST_ONCE,
             last_try=last_try,
         )
         confirmation, outcome = finish_step(context, overlap, end)

@@ -8,8 +8,8 @@ from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.sinks.base import one_transaction
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
-from airflow_ft.testing.model import ModelLedger, ModelSystem, State
 from tests.simulation.defect import NAMED, Change, defect
+from tests.simulation.model import ModelLedger, ModelSystem, State
 
 ALONE = NAMED["one transaction"]
 

@@ -61,8 +61,8 @@ class Windows:
 
     # --- in place of what airflow_ft.spark.state.reset does to files ----------------------------------------------
 
-    def location(self, root: str, pipeline: str, uri: str, batch: int, how: str) -> Location:
-        return Location(self._world.wal, uri, batch, root, pipeline, how)
+    def location(self, root: str, pipeline: str, uri: str, batch: int) -> Location:
+        return Location(self._world.wal, uri, batch, root, pipeline)
 
     def location_of_epoch(self, root: str, pipeline: str, epoch: int) -> str:
         return f"file:///wal/{PIPELINE}/spark/{epoch}-0"

@@ -53,7 +53,6 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.spark.state.catching_up import catch_up, is_planned
 from airflow_ft.spark.state.locations import open_location
 from airflow_ft.store.errors import UnknownPipelineError
-from airflow_ft.testing.model import ModelSink
 from tests.simulation.adapters import Running
 from tests.simulation.databases import ModelServer, Participant
 from tests.simulation.files import Files
@@ -63,6 +62,7 @@ from tests.simulation.kafka_coordinator import ModelAdmin
 from tests.simulation.kernel import Chooser, Kernel, Process, Violation
 from tests.simulation.laws import PIPELINE, Laws
 from tests.simulation.memory_database import RealStore
+from tests.simulation.model import ModelSink
 from tests.simulation.model_store import ModelStore
 from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_session import ModelSession

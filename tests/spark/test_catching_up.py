@@ -29,7 +29,7 @@ def _location(root: Path, attempt: str, batches: int, *, conf: Any = None) -> Sp
         (folder / "commits" / str(batch)).write_text("v1\n{}")
         entry = {"path": f"file:///in/{batch}", "timestamp": batch, "batchId": batch}
         (folder / "sources" / "1" / str(batch)).write_text(f"v1\n{json.dumps(entry)}")
-    location = SparkLocation(str(root), "p", folder.as_uri(), batches - 1, "")
+    location = SparkLocation(str(root), "p", folder.as_uri(), batches - 1)
     record_ids(location, batches - 1, {0: {"t": f"id of {attempt}"}})
     return location
 
@@ -61,7 +61,7 @@ def test_a_recomputed_micro_batch_keeps_offsets_and_watermark(tmp_path: Path) ->
     here = _restored(tmp_path, 3, conf)
     offsets = Path(here.uri.removeprefix("file://")) / "offsets"
     offsets.joinpath("3").write_text("\n".join(["v1", json.dumps({"conf": conf}), '{"t":{"0":20}}', '{"logOffset":1}']))
-    here = SparkLocation(here.root, "p", here.uri, 3, "")
+    here = SparkLocation(here.root, "p", here.uri, 3)
     for number in (2, 3):
         (offsets.parent / "sources" / "1" / str(number)).unlink()
     assert plan(here, base, 1) == 3

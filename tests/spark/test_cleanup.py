@@ -104,7 +104,7 @@ class Stream(Scene):
         """Where it goes on from, and where a rewind of the next number would go, is there and says the same (I10)."""
         for position in (self.base, self.store.position_before(PIPELINE, 10**6)):
             assert position is not None
-            location = SparkLocation(str(self.root), PIPELINE, position.location, position.batch, "")
+            location = SparkLocation(str(self.root), PIPELINE, position.location, position.batch)
             require_batch(location)
             assert location.offsets(position.batch) == [{"orders": {"0": 3}}]
 

@@ -40,7 +40,7 @@ def _location(root: Path, *operators: str, plan: list[Identity] | None = None, f
     (folder / "commits" / str(BATCH)).write_text(f"{format}\n{json.dumps({'nextBatchWatermarkMs': 5, **ids})}")
     (folder / "commits" / f".{BATCH}.crc").write_text("crc")
     (folder / "offsets" / str(BATCH)).write_text('v1\n{"conf":{}}\n{"logOffset":7}')
-    location = SparkLocation(str(root), PIPELINE, folder.as_uri(), BATCH, "")
+    location = SparkLocation(str(root), PIPELINE, folder.as_uri(), BATCH)
     if plan is not None:
         remember(location, plan)
     return location
@@ -111,7 +111,7 @@ def test_state_is_dropped_only_if_allowed_at_this_very_batch(tmp_path: Path) -> 
     location = _location(tmp_path, COUNT, DISTINCT, plan=_named((COUNT, "a"), (DISTINCT, "b")))
     for allowed, batch in ((None, BATCH), (False, BATCH), (True, BATCH - 1)):
         if allowed is not None:
-            note_restored(SparkLocation(location.root, PIPELINE, location.uri, batch, ""), allowed)
+            note_restored(SparkLocation(location.root, PIPELINE, location.uri, batch), allowed)
         with raises(ConfigurationError, "operator_missing", operators=["a"]):
             _evolution(location, *_named((DISTINCT, "b")))
     note_restored(location, True)
@@ -154,7 +154,7 @@ def test_changed_state_is_refused_unless_the_restore_allowed_it(tmp_path: Path) 
         assert part in caught.value.what
     assert "--allow-changed-state" in caught.value.remedy
     for batch, allowed in ((BATCH - 1, True), (BATCH, False)):
-        note_restored(SparkLocation("", PIPELINE, location.uri, batch, ""), True, allow_changed_state=allowed)
+        note_restored(SparkLocation("", PIPELINE, location.uri, batch), True, allow_changed_state=allowed)
         with pytest.raises(StateMeaningError):
             evolution(PIPELINE, base, plan, _memory(MAX, IDS))
     note_restored(location, False, allow_changed_state=True)

@@ -159,7 +159,7 @@ def test_a_base_that_is_not_there_is_an_error_and_leaves_nothing(tmp_path: Path,
 def test_another_order_of_sources_is_refused(tmp_path: Path) -> None:
     first = _open(tmp_path, None, False)
     check_sources(first, ["orders", "refunds"])
-    again = SparkLocation(str(tmp_path), "p", first.uri, 3, "")
+    again = SparkLocation(str(tmp_path), "p", first.uri, 3)
     check_sources(again, ["orders", "refunds"])
     with raises(ConfigurationError, "sources_changed"):
         check_sources(again, ["refunds", "orders"])
@@ -273,7 +273,7 @@ def test_a_copy_that_was_not_finished_is_used_by_nobody(tmp_path: Path, monkeypa
 def test_a_source_used_twice_has_an_offset_line_for_each_use(tmp_path: Path) -> None:
     """Spark writes AAB for a job that reads A twice and B once; and asserts that the next job has as many uses."""
     path = _location(tmp_path, 1)
-    location = SparkLocation(str(tmp_path), "p", path.as_uri(), 0, "")
+    location = SparkLocation(str(tmp_path), "p", path.as_uri(), 0)
     base = SparkPosition(location.uri, 0)
     offsets, checksum = path / "offsets" / "0", path / "offsets" / ".0.crc"
     offsets.write_text('v1\n{}\n{"logOffset":1}\n{"logOffset":1}\n{"logOffset":7}')

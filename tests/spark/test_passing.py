@@ -8,7 +8,7 @@ import pytest
 
 from airflow_ft.protocol.errors import DataLossError
 from airflow_ft.sources import KafkaSource
-from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
+from airflow_ft.spark.driver.durable import delivered_positions, refuse_passing_over
 from airflow_ft.store import open_store
 from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene

@@ -89,9 +89,8 @@ def _location(root: Path, batch: int) -> Path:
         texts[f"state/0/0/{n + 1}.changelog"] = f"changes {n}"
     texts |= {f"commits/{n}": "v1\n{}" for n in range(batch + 1)}
     texts["state/0/_metadata/metadata"] = "v1\n" + json.dumps(OPERATOR)
-    texts["state/0/0/_metadata/schema"] = f"\0v2{json.dumps(KEY, separators=(',', ':'))}\0\0" + json.dumps(
-        VALUE, separators=(",", ":")
-    )
+    parts = [json.dumps(each, separators=(",", ":")) for each in (KEY, VALUE)]
+    texts["state/0/0/_metadata/schema"] = "\0\2v2" + "".join(f"\0\0\0\1\0{chr(len(each))}{each}" for each in parts)
     texts["state/0/0/SSTs/000008-of-a-later-batch.sst"] = "half writ"
     texts[f"offsets/.{batch + 1}.tmp"] = "half writ"
     for name, text in texts.items():
@@ -142,7 +141,7 @@ def test_it_holds_one_batch_and_tells_what_is_in_it(scene: Scene, tmp_path: Path
 
 def test_no_savepoint_is_taken_if_operator_state_is_missing(scene: Scene, tmp_path: Path) -> None:
     location = tmp_path / "wal" / PIPELINE / "spark" / "1-1"
-    remember_meaning(SparkLocation("", PIPELINE, location.as_uri(), 1, ""), Memory("4.2.0", ({"keys": [["id"]]},)))
+    remember_meaning(SparkLocation("", PIPELINE, location.as_uri(), 1), Memory("4.2.0", ({"keys": [["id"]]},)))
     shutil.rmtree(location / "state")
     with raises(WalCorruptError, "state_files_missing", batch=1):
         _taken(scene, tmp_path)

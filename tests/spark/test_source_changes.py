@@ -12,7 +12,7 @@ import pytest
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.sources import CustomSource
-from airflow_ft.spark.driver.kinds import are_noted, keep_kinds, refuse_other_kinds
+from airflow_ft.spark.driver.opening import are_noted, keep_kinds, refuse_other_kinds
 from airflow_ft.spark.state.location_files import KINDS_FILE, PATHS_FILE, keep, note
 from airflow_ft.spark.state.locations import (
     SparkLocation,
@@ -44,7 +44,7 @@ def _location(
 ) -> SparkLocation:
     """One of two micro-batches."""
     uri = (root / "p/spark" / attempt).as_uri()
-    location = SparkLocation(str(root), "p", uri, 1, "")
+    location = SparkLocation(str(root), "p", uri, 1)
     uses = range(len(lines)) if places is None else places
     for log, output in (("offsets", "\n".join(["v1", "{}", *(lines[n] for n in uses)])), ("commits", "v1\n{}")):
         for batch in range(2):
@@ -152,7 +152,7 @@ def test_a_source_with_no_start_option_needs_its_state_to_return(tmp_path: Path)
     old = _location(tmp_path, ["own", "orders"], ['{"at":4}', json.dumps(KAFKA)])
     less = _changed(old, ["orders"], "2-1")
     assert _changed(less, ["own", "orders"], "3-1").offsets(1) == [{"at": 4}, KAFKA]
-    dropped = SparkLocation(less.root, "p", (tmp_path / "p/spark/3-0").as_uri(), -1, "")
+    dropped = SparkLocation(less.root, "p", (tmp_path / "p/spark/3-0").as_uri(), -1)
     write_source_positions(filesystem(less.uri), less, dropped)
     with raises(ConfigurationError, "source_position_unsupported", source="own", offset={"at": 4}):
         _changed(dropped, ["own", "orders"], "4-1")

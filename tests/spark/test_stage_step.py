@@ -40,8 +40,9 @@ from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.task import hung
+from airflow_ft.spark.task.hung import HungDriver
 from airflow_ft.spark.task.launcher import raise_if_fenced
-from airflow_ft.spark.task.stage import stage_step
+from airflow_ft.spark.task.stage import Staging, stage_step
 from tests.protocol.systems import NoArchive, Systems
 from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
@@ -96,8 +97,9 @@ def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
     )
 
 
-def stage(run: Context, lines: list[str] | None = None, **more: Any) -> StageResult | None:
-    return stage_step(run, make, on_line=(lines if lines is not None else []).append, **more)
+def stage(run: Context, lines: list[str] | None = None, overlap: Any = None, **more: Any) -> StageResult | None:
+    on_line = (lines if lines is not None else []).append
+    return stage_step(run, Staging(make_request=make, on_line=on_line, **more), overlap)
 
 
 def take_over(world: World, epoch: int) -> None:
@@ -574,7 +576,8 @@ def test_a_driver_that_hangs_is_killed(tmp_path: Path, launch: Any, monkeypatch:
 
     launch(launcher)
     with raises(CheckpointExpiredError, "checkpoint_expired", checkpoint=2):
-        stage_step(context(world), lambda *of: replace(make(*of), checkpointing=config), on_line=lambda _: None)
+        make_request = lambda *of: replace(make(*of), checkpointing=config)  # noqa: E731
+        stage_step(context(world), Staging(make_request=make_request, on_line=lambda _: None))
     assert numbers == [2] and world.store.checkpoint(PIPELINE, 2).reason is AbortReason.EXPIRED
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.STAGED
 
@@ -589,7 +592,7 @@ def test_a_driver_hangs_if_one_checkpoint_is_overdue(tmp_path: Path, monkeypatch
     world = World(tmp_path)
     world.store.register(PIPELINE)
     with new_epoch(world.store, PIPELINE, Worker("t", 1), "a test") as (epoch, _):
-        watch = hung.HungDriver(world.store, PIPELINE, epoch)
+        watch = HungDriver(world.store, PIPELINE, epoch)
         watch.timeout = 10.0
         world.store.begin_stage(PIPELINE, epoch, RUN)
         for _ in range(5):

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import ConfigurationError, StageError
-from airflow_ft.spark.session.standalone import addresses, is_standalone, require_master
+from airflow_ft.spark.session.masters import addresses, is_standalone, require_master
 from airflow_ft.spark.task.doctor import examine_spark
 from tests.raising import raises
 from tools.servers.processes import free_port

@@ -1,4 +1,4 @@
-"""What has changed of a schema of operator state, in words: from Spark's schemas, and from what its errors say."""
+"""What has changed of a schema of operator state, in words."""
 
 import json
 import shutil
@@ -11,16 +11,10 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.meaning import Memory, remember_meaning
-from airflow_ft.spark.state.schemas import refuse_lost, states
+from airflow_ft.spark.state.operators import operators
+from airflow_ft.spark.state.schemas import Fields, differences, lost, of_json, refuse_lost, states
 from airflow_ft.spark.state.settings import ENCODING
-from airflow_ft.spark.state.types import differences, lost, of_json, of_scala
 from tests.raising import raises
-
-_SCALA = (
-    "StructType(StructField(n,IntegerType,true),StructField(price,DecimalType(10,2),true),"
-    "StructField(at,StructType(StructField(x,LongType,true)),true),StructField(tags,ArrayType(StringType,true),true),"
-    "StructField(of,MapType(StringType,StructType(StructField(q,ShortType,true)),true),true))"
-)
 
 
 def _text(text: str) -> bytes:
@@ -65,22 +59,26 @@ def _location(folder: Path, operator: str, batches: list[list[tuple[str, object]
     return folder.as_uri()
 
 
-def test_types_are_the_same_text_from_json_and_from_scala() -> None:
+def _fields(n: str, q: str, tags: str) -> Fields:
     array = {"type": "array", "elementType": "string", "containsNull": True}
-    structure = {"type": "struct", "fields": [{"name": "q", "type": "short"}]}
+    structure = {"type": "struct", "fields": [{"name": q, "type": "short"}]}
     of = {"type": "map", "keyType": "string", "valueType": structure, "valueContainsNull": True}
     at = {"type": "struct", "fields": [{"name": "x", "type": "long"}]}
-    schema = _schema(("n", "integer"), ("price", "decimal(10,2)"), ("at", at), ("tags", array), ("of", of))
-    found = of_json(json.loads(schema))
-    assert found == of_scala(_SCALA)
-    assert found["price"] == "decimal(10,2)" and found["tags"] == "array<string>"
+    return of_json(json.loads(_schema(("n", n), ("price", "decimal(10,2)"), ("at", at), (tags, array), ("of", of))))
+
+
+def test_types_of_state_are_texts() -> None:
+    assert _fields("integer", "q", "tags") == {
+        "n": "int",
+        "price": "decimal(10,2)",
+        "at": {"x": "bigint"},
+        "tags": "array<string>",
+        "of": {"key": "string", "value": {"q": "smallint"}},
+    }
 
 
 def test_schema_differences_name_each_field_and_nested_field() -> None:
-    before = of_scala(_SCALA)
-    after = of_scala(
-        _SCALA.replace("IntegerType", "LongType").replace("(q,ShortType", "(z,ShortType").replace("tags", "labels")
-    )
+    before, after = _fields("integer", "q", "tags"), _fields("long", "z", "labels")
     expected = "n int -> bigint, tags array<string> is gone, of.value.q smallint is gone, of.value.z smallint added"
     assert differences(before, after) == f"{expected}, labels array<string> added"
     assert list(lost(before, after)) == ["tags array<string>", "of.value.q smallint"]
@@ -100,7 +98,7 @@ def test_schema_differences_name_each_field_and_nested_field() -> None:
 def test_what_spark_would_lose_is_refused(tmp_path: Path, after: list[tuple[str, object]], gone: str) -> None:
     first: list[tuple[str, object]] = [("n", "integer"), ("note", "string")]
     uri = _location(tmp_path, "transformWithStateInPySparkExec", [first, after])
-    held, now = states(SparkLocation("", "orders", uri, 0, "")), SparkLocation("", "orders", uri, 1, "")
+    held, now = states(SparkLocation("", "orders", uri, 0)), SparkLocation("", "orders", uri, 1)
     if not gone:
         refuse_lost(held, now)
         return
@@ -109,62 +107,47 @@ def test_what_spark_would_lose_is_refused(tmp_path: Path, after: list[tuple[str,
     assert caught.error is not None and "airflow ft reset-state orders" in caught.error.remedy
 
 
+@pytest.mark.parametrize(
+    ("operator", "name"), [("transformWithStateInPySparkExec", "seen"), ("stateStoreSave", "default")]
+)
+def test_an_operator_has_names_and_types_of_states(tmp_path: Path, operator: str, name: str) -> None:
+    uri = _location(tmp_path, operator, [[("n", "integer")], [("n", "long"), ("tags", {"type": "array"})]])
+    [found] = operators(SparkLocation("", "orders", uri, 1))
+    assert found.states == {f"{name} key": "k string", f"{name} value": "n long, tags array"}
+
+
 def test_nothing_is_lost_where_nothing_was(tmp_path: Path) -> None:
     uri = _location(tmp_path, "transformWithStateInPySparkExec", [[("n", "integer")]])
-    refuse_lost({}, SparkLocation("", "orders", uri, 0, ""))
-    assert states(SparkLocation("", "orders", (tmp_path / "other").as_uri(), 0, "")) == {}
+    refuse_lost({}, SparkLocation("", "orders", uri, 0))
+    assert states(SparkLocation("", "orders", (tmp_path / "other").as_uri(), 0)) == {}
 
 
 @pytest.mark.parametrize(
-    ("operator", "encoding", "message", "expected"),
+    "message",
     [
-        (
-            "transformWithStateInPandasExec",
-            "avro",
-            "[STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION] Schema evolution is not possible new value_schema={new} and"
-            " old value_schema={old}\nPlease check ...",
-            "state variable 'seen' of operator 0 ",
-        ),
-        (
-            "transformWithStateInPandasExec",
-            "unsaferow",
-            "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match.\nExisting"
-            " value_schema={old} and new value_schema={new}.",
-            "state variable 'seen' of operator 0 ",
-        ),
-        (
-            "stateStoreSave",
-            "unsaferow",
-            "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match.\nExisting"
-            " value_schema={old} and new value_schema={new}.",
-            "store 'default' of operator 0 (stateStoreSave)",
-        ),
-        (
-            "stateStoreSave",
-            "unsaferow",
-            "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema does not match.\nExisting key_schema={old} and"
-            " new key_schema={new}.",
-            "a key of the state",
-        ),
+        "[STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION] Schema evolution is not possible new value_schema={new} and old"
+        " value_schema={old}\nPlease check ...",
+        "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match.\nExisting value_schema={old}"
+        " and new value_schema={new}.",
+        "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema does not match.\nExisting key_schema={old} and"
+        " new key_schema={new}.",
     ],
-    ids=["avro", "unsaferow", "another operator", "a key"],
 )
-def test_a_schema_refusal_names_operator_variable_and_types(
-    tmp_path: Path, operator: str, encoding: str, message: str, expected: str
-) -> None:
-    base = SparkPosition(_location(tmp_path, operator, [[("n", "integer")]], encoding), 0)
+def test_a_schema_refusal_has_both_schemas(tmp_path: Path, message: str) -> None:
+    base = SparkPosition(_location(tmp_path, "stateStoreSave", [[("n", "integer")]]), 0)
     old = "StructType(StructField(n,IntegerType,true))"
-    said = message.format(old=old, new=old.replace("Integer", "String"))
-    error = as_error(RuntimeError(said), "orders", "jobs:Orders", base)
-    assert isinstance(error, JobError)
-    assert expected in error.headline and "n int -> string" in error.headline
-    assert "airflow ft reset-state orders" in error.remedy
+    new = old.replace("Integer", "String")
+    condition = message[1 : message.index("]")]
+    with raises(JobError, "state_unfit", condition=condition) as caught:
+        raise as_error(RuntimeError(message.format(old=old, new=new)), "orders", "jobs:Orders", base)
+    assert caught.error is not None and old in caught.error.headline and new in caught.error.headline
+    assert "airflow ft reset-state orders" in caught.error.remedy
 
 
 def test_a_location_without_the_folder_of_its_state_is_named(tmp_path: Path) -> None:
     """Spark says the same as for a changed job."""
     base = SparkPosition(_location(tmp_path, "stateStoreSave", [[("n", "integer")]], "unsaferow"), 0)
-    location = SparkLocation("", "orders", base.location, base.batch, "")
+    location = SparkLocation("", "orders", base.location, base.batch)
     remember_meaning(location, Memory("4.2.0", ({"keys": [["orders.n"]]},)))
     said = RuntimeError("[STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY] Cannot restart. SQLSTATE: 42K03")
     changed = as_error(said, "orders", "jobs:Orders", base)

@@ -37,7 +37,7 @@ def _location(root: Path, batches: int) -> SparkLocation:
         write_checksum(path / f"offsets/{batch}")
     (path / "sources/0").mkdir(parents=True)
     (path / "sources/0/0").write_text(FIRST + '{"a":{"0":1},"b":{"0":0}}')
-    return SparkLocation(str(root), "p", path.as_uri(), batches - 1, "")
+    return SparkLocation(str(root), "p", path.as_uri(), batches - 1)
 
 
 def test_ids_count_from_their_batch_on_and_are_cut_back_with_it(tmp_path: Path) -> None:

@@ -33,11 +33,14 @@ from airflow_ft.spark.savepoints.metadata import Savepoint, write_metadata
 from airflow_ft.spark.savepoints.stopping import DRAIN, SAVEPOINT
 from airflow_ft.spark.task import answers, stream
 from airflow_ft.spark.task.answers import answer_stops
+from airflow_ft.spark.task.stage import Staging
 from airflow_ft.spark.task.stream import StreamEnd, finish_step, stream_step
 from tests.protocol.systems import NoArchive
 from tests.protocol.world import PIPELINE, World
 from tests.raising import raises
 from tests.spark.test_stage_step import FakeDriver, context, make, publish
+
+STAGING = Staging(make_request=make, on_line=lambda _: None)
 
 
 class Ending:
@@ -71,7 +74,7 @@ class Ending:
         return "its checkpoints are deleted"
 
     def step(self, **more: Any) -> StreamEnd:
-        return stream_step(self.run, make, strategy=NoRestart(), on_line=lambda _: None, overlap=self.overlap, **more)
+        return stream_step(self.run, STAGING, self.overlap, strategy=NoRestart(), **more)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_a_stop_delivers_rows_of_an_expired_checkpoint(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("airflow_ft.spark.task.stage.run_stage", launch)
     strategy = FixedDelay(attempts=2, delay=timedelta(milliseconds=1))
-    end = stream_step(ending.run, make, strategy=strategy, on_line=lambda _: None, overlap=ending.overlap)
+    end = stream_step(ending.run, STAGING, ending.overlap, strategy=strategy)
     assert ending.world.store.checkpoint(PIPELINE, 1).reason is AbortReason.EXPIRED
     ending.world.systems["log"].away = False
     confirmation, _ = finish_step(ending.run, ending.overlap, end)
@@ -242,7 +245,7 @@ def test_only_the_first_driver_waits_until_the_sinks_are_ready(tmp_path: Path, m
 
     monkeypatch.setattr("airflow_ft.spark.task.stage.run_stage", launch)
     strategy = FixedDelay(attempts=2, delay=timedelta(milliseconds=1))
-    stream_step(ending.run, make, strategy=strategy, on_line=lambda _: None, overlap=ending.overlap, preflight=look)
+    stream_step(ending.run, replace(STAGING, preflight=look), ending.overlap, strategy=strategy)
     assert said == ["looked", "looked", "launched", "launched"]
 
 
@@ -278,5 +281,5 @@ def test_nothing_is_begun_when_the_sinks_do_not_become_ready(tmp_path: Path, mon
         raise SinkAccessError("there is no table.")
 
     with pytest.raises(RestartsExhaustedError):
-        ending.step(preflight=lacks)
+        stream_step(ending.run, replace(STAGING, preflight=lacks), ending.overlap, strategy=NoRestart())
     assert ending.world.store.pipeline(PIPELINE).epoch == 0

@@ -145,7 +145,7 @@ def test_rocksdb(tmp_path: Path) -> None:
 
 def test_what_the_next_attempt_goes_on_from(tmp_path: Path) -> None:
     """Positions, read files and notes. Spark writes no checksums beside its logs here, so sealing does."""
-    location = SparkLocation(str(tmp_path), PIPELINE, (tmp_path / PIPELINE / "spark" / "1-1").as_uri(), 1, "")
+    location = SparkLocation(str(tmp_path), PIPELINE, (tmp_path / PIPELINE / "spark" / "1-1").as_uri(), 1)
     read = [{"path": f"file:///in/{name}.json", "timestamp": 7, "batchId": at} for at, name in enumerate("ab")]
     for name, text in {
         **{f"offsets/{batch}": f'v1\n{{}}\n{{"logOffset":{batch}}}\n{{"orders":{{"0":{batch}}}}}' for batch in (0, 1)},

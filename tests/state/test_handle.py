@@ -201,7 +201,7 @@ def test_zeros_of_both_signs_are_two_keys(scene: Pipeline) -> None:
 def test_changes_follow_an_operator_that_was_named_since(scene: Pipeline) -> None:
     scene.confirmed({"a": 1})
     scene.restarts()
-    location = SparkLocation("", PIPELINE, scene.counts.path.as_uri(), 0, "")
+    location = SparkLocation("", PIPELINE, scene.counts.path.as_uri(), 0)
     remember(location, (Identity("stateStoreSave", "totals"),))
     scene.confirmed({"a": 2})
     with state.open(PIPELINE, store=scene.store) as found:
@@ -211,7 +211,7 @@ def test_changes_follow_an_operator_that_was_named_since(scene: Pipeline) -> Non
 
 def test_changes_follow_an_operator_that_moved(scene: Pipeline) -> None:
     def named(*operators: Identity) -> None:
-        remember(SparkLocation("", PIPELINE, scene.counts.path.as_uri(), 0, ""), operators)
+        remember(SparkLocation("", PIPELINE, scene.counts.path.as_uri(), 0), operators)
 
     totals = Identity("stateStoreSave", "totals")
     named(totals)
@@ -341,7 +341,7 @@ def test_a_scan_never_mixes_two_checkpoints(scene: Pipeline) -> None:
 
 
 def test_a_uid_names_an_operator(scene: Pipeline) -> None:
-    location = SparkLocation("", PIPELINE, scene.counts.path.as_uri(), 0, "")
+    location = SparkLocation("", PIPELINE, scene.counts.path.as_uri(), 0)
     remember(location, [Identity("stateStoreSave", "counts")])
     scene.confirmed({"a": 1})
     with state.open(PIPELINE, store=scene.store) as found:

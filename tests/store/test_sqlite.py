@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.clients.mounts import network_mount
+from airflow_ft.clients.mounts import mounts, network_file_system
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, StoreUnavailableError
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.store import open_store, sqlite
@@ -19,15 +19,15 @@ from airflow_ft.store.writing import pipeline_write
 from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene
 
-MOUNTS = """\
-/dev/sda1 / ext4 rw 0 0
-filer:/export /mnt/share\\040one nfs4 rw 0 0
-/dev/sdb1 /mnt/share\\040one/local xfs rw 0 0
-host:/x /home/ada/remote fuse.sshfs rw 0 0
-overlay /var/containers fuse.fuse-overlayfs rw 0 0
-//nas/x /cifs cifs rw 0 0
-tmpfs /cifs tmpfs rw 0 0
-"""
+MOUNTS = [
+    ("/", "ext4"),
+    ("/mnt/share one", "nfs4"),
+    ("/mnt/share one/local", "xfs"),
+    ("/home/ada/remote", "fuse.sshfs"),
+    ("/var/containers", "fuse.fuse-overlayfs"),
+    ("/cifs", "cifs"),
+    ("/cifs", "tmpfs"),
+]
 
 
 @pytest.fixture
@@ -48,8 +48,18 @@ def path(tmp_path: Path) -> Path:
         ("/cifs", None),
     ],
 )
-def test_a_network_file_system_is_known_by_the_mount_of_a_folder(folder: str, kind: str | None) -> None:
-    assert network_mount(Path(folder), MOUNTS) == kind
+def test_a_network_file_system_is_known_by_the_mount_of_a_folder(
+    folder: str, kind: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_ft.clients.mounts.mounts", lambda: [(Path(point), type) for point, type in MOUNTS])
+    assert network_file_system(Path(folder)) == kind
+
+
+def test_mounts_are_those_of_the_kernel() -> None:
+    points = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    assert [str(point) for point, _ in mounts() if " " not in str(point)] == [
+        each for each in points if "\\" not in each
+    ]
 
 
 def test_a_store_on_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

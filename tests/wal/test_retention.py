@@ -11,10 +11,10 @@ import pytest
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.protocol.model import Segment
 from airflow_ft.store.sqlite import SqliteStore
-from airflow_ft.wal import open_archive, open_wal
+from airflow_ft.wal import open_wal
 from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.owners import PREFIX, register
-from airflow_ft.wal.retention import sweep, sweep_attempts
+from airflow_ft.wal.retention import WalArchive, sweep, sweep_attempts
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.raising import raises
 
@@ -33,7 +33,7 @@ def _spark(root: Path, name: str) -> str:
 
 def test_a_segment_is_deleted_whole_and_again(tmp_path: Path) -> None:
     first, second = _segment(tmp_path, 1, 1, 0), _segment(tmp_path, 1, 1, 1)
-    archive = open_archive(str(tmp_path))
+    archive = WalArchive(str(tmp_path))
     archive.delete(first)
     archive.delete(first)
     assert not local_path(first.location).exists()
@@ -44,7 +44,7 @@ def test_nothing_but_a_segment_is_deleted(tmp_path: Path) -> None:
     (tmp_path / "orders").mkdir()
     for wrong in (tmp_path / "orders", tmp_path, tmp_path / "7"):
         with raises(ConfigurationError, "path_invalid", path=wrong.as_uri()):
-            open_archive(str(tmp_path)).delete(Segment(1, "", wrong.as_uri(), {}, 0))
+            WalArchive(str(tmp_path)).delete(Segment(1, "", wrong.as_uri(), {}, 0))
     assert (tmp_path / "orders").exists()
 
 
@@ -192,7 +192,7 @@ def test_a_sweep_ends_when_the_storage_is_away(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_sweep_that_must_stop_is_continued_by_the_next(tmp_path: Path) -> None:
-    archive, orders = open_archive(str(tmp_path)), tmp_path / "orders"
+    archive, orders = WalArchive(str(tmp_path)), tmp_path / "orders"
     _segment(tmp_path, 1, 1, 0)
     _segment(tmp_path, 2, 1, 0)
     _spark(tmp_path, "1-1")
@@ -226,13 +226,8 @@ def test_a_link_is_deleted_and_not_what_it_points_to(tmp_path: Path) -> None:
 
 
 def test_nothing_is_deleted_across_a_mount_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel's list names the mount; its path has a blank, which the list shows in octal."""
     segment = _segment(tmp_path / "my log", 1, 1, 0)
-    read = Path.read_text
-    mounted = f"dev {str(local_path(segment.location) / 's').replace(' ', chr(92) + '040')} ext4 rw 0 0"
-    monkeypatch.setattr(
-        Path, "read_text", lambda path, **how: mounted if str(path) == "/proc/self/mounts" else read(path, **how)
-    )
+    monkeypatch.setattr("airflow_ft.wal.local.mounts", lambda: [(local_path(segment.location) / "s", "ext4")])
     with pytest.raises(StorageUnavailableError):
-        open_archive(str(tmp_path / "my log")).delete(segment)
+        WalArchive(str(tmp_path / "my log")).delete(segment)
     assert open_wal().open(segment).sinks() == ["s"]

@@ -21,10 +21,11 @@ from airflow_ft.protocol.model import Segment, SparkPosition
 from airflow_ft.spark.driver.proof import require_proven
 from airflow_ft.spark.state.locations import SparkLocation, require_batch
 from airflow_ft.store.sqlite import SqliteStore
-from airflow_ft.wal import markers, open_archive, open_wal, roots
+from airflow_ft.wal import markers, open_wal, roots
 from airflow_ft.wal.doctor import examine_wal
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.markers import MARKER
+from airflow_ft.wal.retention import WalArchive
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.raising import raises
 from tests.store.scene import PIPELINE, RUN, a_lease
@@ -242,7 +243,7 @@ def test_a_base_on_a_disk_that_is_away_is_not_lost(disk: Disk) -> None:
     location = disk.root / PIPELINE / "spark" / "1-1"
     (location / "offsets").mkdir(parents=True)
     (location / "offsets" / "0").touch()
-    base = SparkLocation(str(disk.root), PIPELINE, location.as_uri(), 0, "")
+    base = SparkLocation(str(disk.root), PIPELINE, location.as_uri(), 0)
     require_batch(base)
     disk.unmount()
     with pytest.raises(StorageUnavailableError):
@@ -251,7 +252,7 @@ def test_a_base_on_a_disk_that_is_away_is_not_lost(disk: Disk) -> None:
 
 def test_nothing_is_deleted_while_the_disk_is_away(disk: Disk) -> None:
     segment = written(disk)
-    archive = open_archive(str(disk.root))
+    archive = WalArchive(str(disk.root))
     disk.unmount()
     with pytest.raises(StorageUnavailableError):
         archive.delete(segment)

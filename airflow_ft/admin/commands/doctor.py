@@ -1,4 +1,4 @@
-"""`airflow ft doctor` and `airflow ft dry-run`: find what would stop a pipeline."""
+"""`airflow ft doctor`, `dry-run` and `verify`: find what would stop a pipeline, or what its sinks lack."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_ft.admin.commands.common import command, participants, print_table, say
+from airflow_ft.admin.commands.common import actor, command, open_store, participants, print_table, say
 from airflow_ft.admin.commands.rendering import rendered
-from airflow_ft.admin.commands.structure import examine_structure
 from airflow_ft.operators.external import ExternalStageOperator
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream_group import StreamGroupOperator
+from airflow_ft.pipeline.actions import verifying
 from airflow_ft.pipeline.actions.examining import configured, lines
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import open_configured_store
 from airflow_ft.pipeline.doctor import Patient, examine, module_of
 from airflow_ft.pipeline.resolved import delivery_context, resolve, spark_settings
 from airflow_ft.pipeline.templates import rebuild
-from airflow_ft.protocol.doctor import Verdict, worst
+from airflow_ft.protocol.doctor import Check, Examination, Verdict, worst
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.planning import participant_name
 
@@ -71,6 +71,20 @@ def doctor(args: Namespace) -> None:
         raise SystemExit(1)
 
 
+@command
+def verify(args: Namespace) -> None:
+    """`airflow ft verify PIPELINE [NUMBER ...]`; ends with status 1 when rows are missing, doubled, or not compared."""
+    with open_store(args) as store:
+        reports = verifying.verify(actor(args, "verify"), store, args.pipeline, args.numbers, full=args.full)
+    if args.output != "table":
+        print_table([report.to_json() for report in reports], args.output)
+    else:
+        for line in verifying.lines(reports):
+            say(line)
+    if not verifying.are_as_they_should(reports, allow_repeated=args.allow_repeated):
+        raise SystemExit(1)
+
+
 def from_dag(pipeline: str, file: str) -> Patient:
     """Return what the tasks of the pipeline in a DAG file say, with the defaults of its params; see `rendered`."""
     left_out: dict[str, str] = {}
@@ -95,8 +109,44 @@ def from_dag(pipeline: str, file: str) -> Patient:
         store=spec.store,
         computes=not spec.is_external,
         dag_file=file,
-        structure=examine_structure(task),
+        structure=_structure(task),
     )
+
+
+def _structure(task: CheckpointOperator) -> list[Check]:
+    """Check the DAG of this task as a whole, which no task of it can do when the DAG is parsed."""
+    exam = Examination("DAG")
+    _examine_pools(exam, task)
+    if isinstance(task, ExternalStageOperator) and task.reads_handed_out:
+        exam.attempt("writer", task.require_writer)
+    return exam.checks
+
+
+def _examine_pools(exam: Examination, task: CheckpointOperator) -> None:
+    from airflow.models.pool import Pool
+    from sqlalchemy.exc import SQLAlchemyError
+
+    using: dict[str, list[str]] = {}
+    for each in task.dag.tasks:
+        if each.pool != Pool.DEFAULT_POOL_NAME:
+            using.setdefault(each.pool, []).append(each.task_id)
+    try:
+        missing = {pool: tasks for pool, tasks in using.items() if Pool.get_pool(pool) is None}
+    except SQLAlchemyError as error:
+        exam.warn(
+            "pool",
+            f"{', '.join(using)} was not looked for: Airflow's database cannot be read ({type(error).__name__})",
+            "Run this check where `airflow pools list` works.",
+        )
+        return
+    for pool, tasks in missing.items():
+        some = ", ".join(tasks[:3]) + (f" and {len(tasks) - 3} more" if len(tasks) > 3 else "")
+        exam.problem(
+            "pool",
+            f"the pool {pool!r} does not exist, so Airflow never starts these tasks: {some}",
+            f"Create it with `airflow pools set {pool} SLOTS DESCRIPTION`, or correct pool= in the DAG.",
+            "pool_missing",
+        )
 
 
 def spec_from_dag(pipeline: str, file: str) -> PipelineSpec:

@@ -59,12 +59,8 @@ def in_doubt(args: Namespace) -> None:
         action, number = chosen[0]
         by = actor(args, f"in-doubt --{action.replace('_', '-')} {number}")
         look(by, store, args.pipeline, number)
-        settle(by, store, args.pipeline, action, number, after_abort(args), args.sink or "")
-
-
-def after_abort(args: Namespace) -> AfterAbort:
-    """Return what `--rewind` says of the rows of a checkpoint that is given up."""
-    return AfterAbort.REWOUND if args.rewind else AfterAbort.CARRIED
+        after = AfterAbort.REWOUND if args.rewind else AfterAbort.CARRIED
+        settle(by, store, args.pipeline, action, number, after, args.sink or "")
 
 
 def _list(store: DecisionLog, args: Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Commands that act on a whole pipeline, or give a checkpoint up."""
+"""Commands that act on a whole pipeline."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ from argparse import Namespace
 from datetime import timedelta
 
 from airflow_ft.admin.commands.common import actor, command, open_store, participants, person, say, sure
-from airflow_ft.admin.commands.doubt import after_abort
 from airflow_ft.pipeline.actions import pipelines
-from airflow_ft.pipeline.actions.settling import settle
 from airflow_ft.protocol.adoption import adopt as adopt_pipeline
 from airflow_ft.protocol.adoption import look, require_adoptable
-from airflow_ft.protocol.errors import StateConflictError
-from airflow_ft.protocol.lookup import checkpoint_of
-from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.protocol.orphans import PreparedEnding
-from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 
 
 @command
@@ -24,26 +18,6 @@ def recover(args: Namespace) -> None:
     age = timedelta(seconds=args.min_age)
     with open_store(args) as store:
         pipelines.recover(actor(args, "recover"), store, args.pipeline, age)
-
-
-@command
-def abort(args: Namespace) -> None:
-    """`airflow ft abort PIPELINE NUMBER`: one that is in quarantine is given up by `in-doubt` alone."""
-    with open_store(args) as store:
-        found = checkpoint_of(store, args.pipeline, args.number)
-        if found.state not in (CheckpointState.STAGED, CheckpointState.PREPARED):
-            remedy = f"`airflow ft show {args.pipeline} {args.number}` shows its history."
-            if found.state in MAY_BE_VISIBLE:
-                remedy = f"Run `airflow ft in-doubt --pipeline {args.pipeline}`: it shows how to settle the checkpoint."
-            raise StateConflictError(
-                f"it is {found.state}: only a STAGED or PREPARED checkpoint can be aborted.",
-                code="checkpoint_state",
-                remedy=remedy,
-                pipeline=args.pipeline,
-                checkpoint=args.number,
-                state=found.state.value,
-            )
-        settle(actor(args, "abort"), store, args.pipeline, "abort", args.number, after_abort(args))
 
 
 @command

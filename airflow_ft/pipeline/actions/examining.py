@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.doctor import Patient, examine
-from airflow_ft.protocol.doctor import Check, Verdict, worst
+from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import FoundProblemsError
 from airflow_ft.spark.request import listed
 
@@ -59,14 +59,13 @@ def _summary(checks: Sequence[Check]) -> str:
     return f"{counts}: a run would not fail." if warnings else f"All {len(checks)} checks passed."
 
 
-def require(checks: Sequence[Check], pipeline: str) -> None:
-    """FoundProblemsError when one of them is a problem."""
-    if worst(checks) is not Verdict.PROBLEM:
-        return
-    problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
-    raise FoundProblemsError(
-        "; ".join(f"{check.subject}: {check.coded}: {check.text.rstrip('.')}" for check in problems) + ".",
-        remedy=" ".join(dict.fromkeys(check.remedy for check in problems if check.remedy)),
-        pipeline=pipeline,
-        checks=[check.name for check in problems],
-    )
+def require(checks: Sequence[Check], pipeline: str, *, warnings: bool = False) -> None:
+    """FoundProblemsError when one of them is a problem, or a warning if `warnings` count."""
+    bad = (Verdict.PROBLEM, Verdict.WARNING) if warnings else (Verdict.PROBLEM,)
+    if problems := [check for check in checks if check.verdict in bad]:
+        raise FoundProblemsError(
+            "; ".join(f"{check.subject}: {check.coded}: {check.text.rstrip('.')}" for check in problems) + ".",
+            remedy=" ".join(dict.fromkeys(check.remedy for check in problems if check.remedy)),
+            pipeline=pipeline,
+            checks=[check.name for check in problems],
+        )

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.buckets import is_bucket
-from airflow_ft.protocol.decision_log import HistoryLog
+from airflow_ft.protocol.errors import DataLossError
+from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.retention import POSITIONS_KEPT
 from airflow_ft.sources import KafkaSource, Source
-from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
-from airflow_ft.spark.driver.topics import Topics
+from airflow_ft.spark.driver.topics import Topics, is_other
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.files import has_state
-from airflow_ft.spark.state.locations import SparkLocation, begins_at
+from airflow_ft.spark.state.locations import SparkLocation, begins_at, is_kafka
 from airflow_ft.spark.state.sealing import Lacking, seal
 from airflow_ft.wal.local import Synced
 from airflow_ft.wal.roots import require
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import HistoryLog
 
 
 class Durable:
@@ -45,7 +50,9 @@ class Durable:
             self._freeze = None
 
     def _refuse_passing_over(self) -> None:
-        """Compare Spark's start with the delivered positions when everything is read again (`passing`)."""
+        """Compare Spark's start with the delivered positions when everything is read again: it must skip no
+        unread records (I10).
+        """
         pipeline, location = self._request.pipeline, self._location
         delivered = delivered_positions(self._store, pipeline)
         for index, (name, source) in enumerate(self._sources.items()):
@@ -70,3 +77,71 @@ class Durable:
             require(self._location.uri)
         seal(self._location.uri, self._unsealed, first=not self._synced)
         self._location.sync(self._synced)
+
+
+def delivered_positions(store: HistoryLog, pipeline: str) -> dict[str, Any]:
+    """By source: its newest position of which the rows are in the sinks.
+
+    Several numbers are read, since those that deliver what an aborted one has left have no positions.
+    """
+    found = _delivered(store, pipeline)
+    former = store.pipeline(pipeline).former
+    if not found and former is not None:
+        found = _delivered(store, former.pipeline)
+    positions: dict[str, Any] = {}
+    for checkpoint in found:
+        for name, position in checkpoint.positions.items():
+            positions.setdefault(name, position)
+    return positions
+
+
+def _delivered(store: HistoryLog, pipeline: str) -> Sequence[Checkpoint]:
+    newest = store.latest_confirmed(pipeline)
+    if newest is None:
+        return ()
+    return [each for each in store.checkpoints(pipeline, POSITIONS_KEPT, newest.number + 1) if each.is_confirmed]
+
+
+def refuse_passing_over(
+    pipeline: str,
+    name: str,
+    source: KafkaSource,
+    first: Mapping[str, Any],
+    ids: Mapping[str, str],
+    delivered: Mapping[str, Any],
+) -> None:
+    """DataLossError where a source would begin behind what was `delivered` of it, unless it lets records go.
+
+    A time, offsets or "latest" may be after its last delivered position. A folder is read as a whole, and the distance
+    between two offsets of other sources is unknown. `first`: its first offsets; `ids`: of its topics. Of one that is
+    another topic by now nothing was read, and "earliest" leaves out nothing that is there.
+    """
+    before, known = delivered.get("end") or {}, delivered.get("topic_ids", {})
+    if not is_kafka(before) or source.starting_offsets == "earliest" or not source.fail_on_data_loss:
+        return
+    problems, skipped = [], []
+    for topic, partitions in sorted(first.items()):
+        new = topic not in before and source.pattern is None
+        if new or is_other(known.get(topic, ""), ids.get(topic, "")):
+            continue
+        for partition, begin in sorted(partitions.items(), key=lambda each: int(each[0])):
+            end = before.get(topic, {}).get(partition, 0)  # one that came since would have been read from there
+            if begin > end:
+                problems.append(
+                    f"partition {partition} of topic {topic!r} was read up to {end} but would begin at {begin}"
+                )
+                skipped.append((topic, int(partition), end, begin))
+    if problems:
+        records = sum(begin - end for _, _, end, begin in skipped)
+        raise DataLossError(
+            f"a full refresh of source {name!r} would begin after its delivered position and skip up to {records}"
+            f" records: {'; '.join(problems)}. Nothing was read or published.",
+            code="records_skipped",
+            pipeline=pipeline,
+            participant=source.conn_id,
+            remedy='Let the source begin earlier: starting_offsets="earliest", an earlier time, or offsets up to these.'
+            " To skip the records, set fail_on_data_loss=False of the source for one run. Then set it back.",
+            source=name,
+            records=records,
+            skipped=skipped,  # topic, partition, delivered end, first offset
+        )

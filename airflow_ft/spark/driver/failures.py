@@ -12,7 +12,6 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.protocol.secrets import without_secrets
 from airflow_ft.spark.driver import python_errors
 from airflow_ft.spark.driver.folders import other_folder
-from airflow_ft.spark.state import schemas as state_schemas
 from airflow_ft.spark.state.locations import SparkLocation, lost_state
 from airflow_ft.spark.state.meaning import has_lost_state
 from airflow_ft.spark.state.settings import ENCODING
@@ -37,7 +36,7 @@ _STATE_CHANGED = re.compile(
     r"))\]\s*(.*?)(?:\s*If you want to force running|\s*SQLSTATE:|\n\s*at |$)",
     re.DOTALL,
 )
-# Spark does not say it of each, but that is why: others have no schemas beside their state (`state_schemas`).
+# Spark does not say it of each, but that is why: others have no schemas beside their state.
 _NO_AVRO = re.compile(r"State store encoding format as avro is not supported for operator=(\w+)")
 # A folder or file to be read. Spark counts it among the mistakes in queries, and a mount may be away for a moment.
 _NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\. SQLSTATE", re.DOTALL)
@@ -96,15 +95,14 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
     texts = [each.message for each in causes]
     for message in texts:
         if found := _STATE_CHANGED.search(message):
-            if base is not None and has_lost_state(SparkLocation("", "", base.location, base.batch, "")):
+            if base is not None and has_lost_state(SparkLocation.of(base)):
                 return lost_state(pipeline, base.location, base.batch)
-            what, way = state_schemas.changed(message, base)
             return JobError(
-                f"job {job} has changed and no longer fits its state: {found[1]}:"
-                f" {what or short(' '.join(found[2].split()))}",
+                f"job {job} has changed and no longer fits its state: {found[1]}: {short(' '.join(found[2].split()))}",
                 code="state_unfit",
-                remedy=f"{way}Undo the change. Or run `airflow ft reset-state {pipeline}`: it drops the state and keeps"
-                " the positions. Or give the changed pipeline a new name: it then reads from the beginning.",
+                remedy=f"Undo the change. Only state variables of transformWithState with {ENCODING}=avro take more or"
+                f" wider fields. Or run `airflow ft reset-state {pipeline}`: it drops the state and keeps the"
+                " positions. Or give the changed pipeline a new name: it then reads from the beginning.",
                 condition=found[1],
             )
         if found := _NO_AVRO.search(message):

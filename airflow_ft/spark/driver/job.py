@@ -1,6 +1,6 @@
 """The user's job: finding it, calling it, and checking what it returns.
 
-A job is a module, an object or a class (of the DAG file, too: `spark.driver.inline`) with
+A job is a module, an object or a class (of the DAG file, too: `load`) with
 
 - `transform(spark, sources)` -> one DataFrame; streaming, or static for a plain batch job, which is one checkpoint;
 - optionally `split(batch)` -> `{sink name: DataFrame}`: divides one micro-batch, which was materialised before, so
@@ -15,19 +15,23 @@ file is the `transform` of a job that has nothing else.
 
 from __future__ import annotations
 
+import ast
 import copy
 import hashlib
 import importlib
 import inspect
+import linecache
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType, SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.jobs.parsing import MALFORMED, malformed_rows, parsed_rows
 from airflow_ft.protocol.errors import JobError
-from airflow_ft.protocol.inline_job import InlineJob
+from airflow_ft.protocol.inline_job import InlineJob, Part
+from airflow_ft.spark.attribution import current
 from airflow_ft.spark.driver.failures import InUserCode
-from airflow_ft.spark.driver.inline import load
 from airflow_ft.spark.driver.own_queries import refuse_running, refusing_queries, running
 
 if TYPE_CHECKING:
@@ -36,6 +40,11 @@ if TYPE_CHECKING:
     from airflow_ft.spark.driver.inputs import Sources
 
 _OUTPUT_MODES = ("append", "update", "complete")
+MODULE = "airflow_ft_job"
+"""The job's `__name__` in the driver; with the pipeline's behind it where several streams share the driver."""
+_LOCK = threading.Lock()
+_lines: dict[str, list[str]] = {}
+"""By file: the lines that were shipped, of all jobs of this process."""
 _imported_code: dict[str, str] = {}
 """By module: the SHA-256 of its source when this process imported it. The file may change afterwards."""
 
@@ -277,3 +286,48 @@ def _called(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -
         if not isinstance(error, Exception | SystemExit) and type(error).__name__ != "CancelledError":
             raise
         raise InUserCode(str(error)) from error
+
+
+def load(job: InlineJob) -> Any:
+    """Create and return the function or class of a job of the DAG file from its source, in a module of its own.
+
+    New on each call; raises what its imports raise. Tracebacks name the DAG file and the lines of it. Functions go to
+    Spark's Python workers by value, since there is no module for them to import.
+    """
+    from pyspark import cloudpickle
+
+    name = "_".join(filter(None, (MODULE, current())))
+    module = ModuleType(name)
+    module.__file__ = job.file
+    sys.modules[name] = module  # dataclasses and type hints look for it there
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    _cache_lines(job)
+    for part in job.parts:
+        code = _compiled(part, job)
+        exec(code, module.__dict__)  # nosec B102 # the author's own job, in Spark's driver
+    return getattr(module, job.name)
+
+
+def _compiled(part: Part, job: InlineJob) -> CodeType:
+    text, before = part.text, part.line - 1
+    if text[:1].isspace():  # it is inside a function or a block
+        text, before = f"if True:\n{text}", before - 1
+    tree = ast.increment_lineno(ast.parse(text, job.file), before)
+    flags = annotations.compiler_flag if job.postponed else 0
+    code: CodeType = compile(tree, job.file, "exec", flags=flags, dont_inherit=True)
+    return code
+
+
+def _cache_lines(job: InlineJob) -> None:
+    """Tracebacks show the lines as they were shipped, even if the file has changed, or is not here.
+
+    Lines that another job of the same file has brought stay.
+    """
+    with _LOCK:
+        lines = list(_lines.get(job.file, ()))
+        for part in job.parts:
+            text = [f"{line}\n" for line in part.text.splitlines()]
+            lines += ["\n"] * (part.line - 1 + len(text) - len(lines))
+            lines[part.line - 1 : part.line - 1 + len(text)] = text
+        _lines[job.file] = lines
+        linecache.cache[job.file] = (sum(map(len, lines)), None, lines, job.file)

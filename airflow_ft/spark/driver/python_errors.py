@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from airflow_ft.spark.session.python_path import added_folders
+from airflow_ft.spark.session.home import added_folders
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')

@@ -27,17 +27,16 @@ from airflow_ft.spark.attribution import bound, current
 from airflow_ft.spark.driver.capacity import Capacity
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.durable import Durable
-from airflow_ft.spark.driver.ending import Ended, Ending
+from airflow_ft.spark.driver.ending import Ended
 from airflow_ft.spark.driver.file_types import check_file_types
 from airflow_ft.spark.driver.idle import Idle
-from airflow_ft.spark.driver.inputs import Sources, named_positions
-from airflow_ft.spark.driver.job import Job
+from airflow_ft.spark.driver.inputs import named_positions
 from airflow_ft.spark.driver.listing import check_listings
 from airflow_ft.spark.driver.local_files import lacking
 from airflow_ft.spark.driver.own_queries import refusing_stops, stop
 from airflow_ft.spark.driver.plan_facts import never_adds_rows
 from airflow_ft.spark.driver.planned import batch_listings
-from airflow_ft.spark.driver.publisher import PublishedCounts, Publisher
+from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.driver.slices import has_known_bounds, is_at_most, is_bounded_in_bytes, is_slice
 from airflow_ft.spark.driver.sockets import Sockets
 from airflow_ft.spark.driver.staging import FEW_ROWS, is_small, materialised, write_batch
@@ -45,19 +44,20 @@ from airflow_ft.spark.driver.state_ids import keep_last_ids
 from airflow_ft.spark.driver.state_reports import StateReports
 from airflow_ft.spark.driver.stopper import Stopper, await_query_end
 from airflow_ft.spark.driver.topics import Topics, by_topic
-from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy, undrainable
 from airflow_ft.spark.state.files import has_state, upload, upload_own
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.status import record_ids, recorded_ids
 from airflow_ft.spark.state.timers import Timers, may_be_silent
-from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal.filesystem import filesystem, is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from airflow_ft.spark.driver.job_run import JobRun
 
 _LOOK_SECONDS, _GROUP_LOOK_SECONDS = 0.1, 0.5
 _IDLE_SECONDS = 1.0
@@ -73,35 +73,28 @@ class Query:
 
     def __init__(
         self,
-        store: DecisionLog,
-        request: StageRequest,
-        job: Job,
-        frame: DataFrame,
+        run: JobRun,
         location: SparkLocation,
         sources: Mapping[str, Source | None],
-        inputs: Sources,
         topics: Topics,
         *,
-        counts: PublishedCounts,
-        ending: Ending,
         stop: Stopper,
-        expects_few: bool = False,
         freeze: Callable[[], None] | None = None,
     ) -> None:
-        """`sources`: by unique names (`distinct_names`) in Spark's order; None: the job opened it itself. `ending`
-        receives the error that ends a micro-batch, before Spark wraps it. `expects_few`: small micro-batches follow
-        each other. `freeze` stores where sources begin, before the first publication; None: no source begins here.
+        """`sources`: by unique names (`distinct_names`) in Spark's order; None: the job opened it itself. `freeze`
+        stores where sources begin, before the first publication; None: no source begins here.
         """
+        store, request, job, frame = run.store, run.request, run.job, run.frame
         self._store, self._request, self._job, self._frame = store, request, job, frame
         location = replace(location, memory={})
-        self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
+        self._location, self._sources, self._inputs, self._topics = location, sources, run.sources, topics
         self._ids: object = None  # of topics: the newest recorded ones
-        self._made_of = SinkColumns(frame, inputs.source_of)
-        self._why, self._stopper, self._expects_few = ending, stop, expects_few
+        self._made_of = SinkColumns(frame, run.sources.source_of)
+        self._why, self._stopper, self._expects_few = run.ending, stop, run.expects_few
         unsealed = lacking(frame.sparkSession, location.uri)
         self._durable = Durable(store, location, request, sources, topics, freeze, unsealed)
         self._capacity = Capacity(store, request)
-        self._never_adds = expects_few and not job.has_split and never_adds_rows(frame)
+        self._never_adds = run.expects_few and not job.has_split and never_adds_rows(frame)
         self._one_query = request.starts_from_scratch and not all(
             isinstance(each, KafkaSource) for each in sources.values()
         )
@@ -125,7 +118,7 @@ class Query:
             ahead=None if is_remote(location.uri) else self._durable.ahead,
             position=lambda batch: None if self._terminal else location.position(batch),
             stop=stop,
-            counts=counts,
+            counts=run.counts,
             application=frame.sparkSession.sparkContext.applicationId,
             remote=is_remote(location.uri),
         )

@@ -90,18 +90,11 @@ class QueryRun:
         declared = sources_by_place(request, plan.sources)
         with run.stopping() as stop:
             query = Query(
-                store,
-                request,
-                job,
-                frame,
+                run,
                 location,
                 declared,
-                run.sources,
                 topics,
-                counts=run.counts,
-                ending=ending,
                 stop=stop,
-                expects_few=run.expects_few,
                 freeze=partial(frozen.freeze, location, begins, topics.check_start) if begins else None,
             )
             publisher = query.publisher

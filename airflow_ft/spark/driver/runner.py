@@ -23,19 +23,20 @@ from typing import TYPE_CHECKING
 from airflow_ft.clients.buckets import BucketPlace, BucketSettings, is_bucket, learn, settings_of
 from airflow_ft.protocol.errors import JobError
 from airflow_ft.protocol.warning import PipelineWarning, warn
+from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.ending import Ending
 from airflow_ft.spark.driver.inputs import Sources, unfrozen_sources, with_begin_times
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.job_restarts import JobRestarts, continuing, tidy_up
 from airflow_ft.spark.driver.job_run import JobRun
+from airflow_ft.spark.driver.listing import check_listings, static_listings
 from airflow_ft.spark.driver.local_files import spare_processes
-from airflow_ft.spark.driver.publisher import PublishedCounts
+from airflow_ft.spark.driver.publisher import PublishedCounts, Publisher
 from airflow_ft.spark.driver.query_run import QueryRun
 from airflow_ft.spark.driver.requests import Requests
 from airflow_ft.spark.driver.session import leave_session, start_session
 from airflow_ft.spark.driver.speech import speak
-from airflow_ft.spark.driver.staging import fix_conf
-from airflow_ft.spark.driver.static_run import run_static
+from airflow_ft.spark.driver.staging import fix_conf, write_batch
 from airflow_ft.spark.driver.stopper import await_query_end
 from airflow_ft.spark.fitting import ask
 from airflow_ft.spark.private import PROPERTIES, write
@@ -187,3 +188,36 @@ class Attempt:
             )
         Beginnings.of(request).forget_times()
         return run_static(run)
+
+
+def run_static(run: JobRun) -> StageResult:
+    """A plain batch job: one checkpoint a run, and none when this run has published it before."""
+    store, request, frame = run.store, run.request, run.frame
+    if published := store.last_published(request.pipeline, request.run):
+        log.info("checkpoint %d already has the rows of this run: nothing to compute", published)
+        return StageResult((), {}, None, complete=False)  # read when that began
+    with run.stopping() as stop:
+        publisher = Publisher(
+            store,
+            request,
+            committed=lambda _: True,
+            durable=lambda: None,
+            position=lambda _: None,
+            stop=stop,
+            counts=run.counts,
+            application=frame.sparkSession.sparkContext.applicationId,
+        )
+        try:
+            run.await_answer()
+            run.ending.begin()
+            number = publisher.begin(0)
+            made_of = SinkColumns(frame, run.sources.source_of)
+            written = write_batch(request, run.job, frame, 0, number, {}, made_of=made_of)
+            check_listings([*static_listings(frame), *run.sources.listings], request.pipeline)
+            publisher.written(written.seal, {})
+            publisher.settle()
+        except BaseException as error:
+            publisher.close(run.ending.cause(error))
+            raise
+        publisher.close()
+    return run.counts.result(None)

@@ -3,7 +3,7 @@
 It works like a savepoint of before the first row (`airflow_ft.spark.savepoints.restoring`). Decided checkpoints are
 delivered, undecided ones are aborted. Then one write to the decision log makes a new, empty location the base. The next
 attempt begins there, where the sources say, without state and with any settings, but not behind records that no run has
-read (`airflow_ft.spark.driver.passing`). Sinks are neither asked nor cleared. Sinks that replace rows by key can take
+read (`airflow_ft.spark.driver.durable`). Sinks are neither asked nor cleared. Sinks that replace rows by key can take
 the rows again. Every other sink would hold them twice, so a person has to ask for it.
 
 What if the process dies ...

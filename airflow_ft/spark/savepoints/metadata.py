@@ -86,7 +86,7 @@ class Savepoint:
     def location(self, uri: str) -> SparkLocation:
         """Spark's location in it, when it lies in the folder `uri`."""
         files = filesystem(uri)
-        return SparkLocation(uri, self.pipeline, files.uri(uri, SPARK), self.batch, "a savepoint")
+        return SparkLocation(uri, self.pipeline, files.uri(uri, SPARK), self.batch)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "taken_at": self.taken_at.isoformat()}

@@ -52,7 +52,7 @@ def rescale(
             copied.uri,
         )
         batch = savepoint.batch + 1
-        rescaled = SparkLocation(copied.root, copied.pipeline, copied.uri, batch, "rescaled")
+        rescaled = SparkLocation(copied.root, copied.pipeline, copied.uri, batch)
         if not rescaled.ends_at(batch):
             raise StageError(
                 f"Spark has not committed micro-batch {batch}, which repartitions the state.",

@@ -287,5 +287,5 @@ def _is_behind(uri: str, savepoint: Savepoint, delivered: SparkPosition | None) 
         return savepoint.batch < delivered.batch
     if behind_the_beginning(delivered) is None:
         return savepoint.restored
-    location = SparkLocation("", savepoint.pipeline, delivered.location, delivered.batch, "")
+    location = SparkLocation.of(delivered, savepoint.pipeline)
     return not has_read_all_of(savepoint.location(uri), location)

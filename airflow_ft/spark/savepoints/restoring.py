@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.config import check_name
@@ -305,7 +305,7 @@ def _copied(uri: str, savepoint: Savepoint, root: str, name: str, epoch: int) ->
     copied = copy_location(of, location_of_epoch(root, name, epoch))
     if savepoint.pipeline != name and newest_batch(copied.uri) >= 0:
         renew_query_id(copied.uri)
-    return SparkLocation(root, name, copied.uri, copied.batch, copied.how)
+    return replace(copied, root=root, pipeline=name)
 
 
 def _plan(
@@ -315,5 +315,5 @@ def _plan(
     before = store.position_before(savepoint.pipeline, savepoint.number + 1)
     assert base is not None and before is not None  # something was delivered after it
     require_all_read(copied, base, newest)
-    count = plan(copied, SparkLocation(copied.root, copied.pipeline, base.location, base.batch, ""), before.batch)
+    count = plan(copied, SparkLocation.of(base, copied.pipeline, copied.root), before.batch)
     log.info("the next run computes %d micro-batches again, only to rebuild state", count)

@@ -230,7 +230,7 @@ def finish(uri: str, copied: SparkLocation, metadata: Savepoint) -> Savepoint:
 def _copy(pipeline: str, base: SparkPosition, uri: str) -> SparkLocation:
     """Durable, cut at the batch."""
     root = location_root(base.location)
-    old = SparkLocation(root, pipeline, base.location, base.batch, "")
+    old = SparkLocation.of(base, pipeline, root)
     require_batch(old)
     files = filesystem(uri)
     files.make_folder(uri)

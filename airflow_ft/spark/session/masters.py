@@ -1,4 +1,4 @@
-"""The forms of a Spark master that a driver beside its task can use."""
+"""Spark masters: the forms that a driver beside its task can use, and the addresses of a standalone cluster's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from airflow_ft.protocol.arguments import is_template, shown, wrong
+from airflow_ft.protocol.errors import ConfigurationError, StageError
 
 _FORMS = re.compile(
     r"local|local\[\s*(\*|\d+)\s*(,\s*\d+\s*)?\]|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn"
@@ -13,6 +14,9 @@ _FORMS = re.compile(
 )
 _CONNECTION = "conn:"
 _DEPLOY_MODE = "spark.submit.deployMode"
+_STANDALONE = "spark://"
+_SECONDS = 5.0
+"""The time that a master has to accept a connection. Spark waits a minute, and then says nothing of the address."""
 
 
 def check_master(master: str | None) -> None:
@@ -45,3 +49,48 @@ def check_conf(conf: Mapping[str, object]) -> None:
             f"Remove {_DEPLOY_MODE}. Executors run on the cluster in any case.",
             why=", but the driver must run beside the task, so that it ends with the task",
         )
+
+
+def is_standalone(master: str) -> bool:
+    """Return whether a master is that of a standalone cluster."""
+    return master.startswith(_STANDALONE)
+
+
+def addresses(master: str) -> list[tuple[str, int]]:
+    """Return host and port of each master; ConfigurationError for text without them, which Spark refuses, too."""
+    found = []
+    for each in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = each.strip().rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()):
+            raise ConfigurationError(
+                f"the master {master!r} does not name host and port.",
+                code="master_invalid",
+                remedy="Write spark://HOST:7077.",
+                argument="spark_master",
+            )
+        found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def require_master(master: str, pipeline: str = "") -> str:
+    """Return the address of a master that accepts connections.
+
+    Raises:
+        ConfigurationError: `master_invalid`: an address lacks host or port.
+        StageError: `server_unreachable`: no master accepts a connection. A retry may reach one.
+    """
+    from airflow_ft.clients.reaching import refusal
+
+    refusals = []
+    for host, port in addresses(master):
+        refused = refusal(host, port, _SECONDS)
+        if refused is None:
+            return f"{host}:{port}"
+        refusals.append(refused)
+    raise StageError(
+        f"no Spark master can be reached: {'; '.join(refusals)}.",
+        code="server_unreachable",
+        pipeline=pipeline,
+        remedy="Start it, or correct host and port of spark_master.",
+        servers=[f"{host}:{port}" for host, port in addresses(master)],
+    )

@@ -86,7 +86,7 @@ def evolution(
     """
     if base is None or base.batch < 0:
         return None
-    location = SparkLocation(location_root(base.location), pipeline, base.location, base.batch, "")
+    location = SparkLocation.of(base, pipeline, location_root(base.location))
     before = identities(location)
     remembered_meaning = remembered(location)
     if _kinds(plan) != _kinds(before) and (remembered_meaning is None or _kinds(remembered_meaning) == _kinds(plan)):
@@ -125,7 +125,7 @@ def is_known(base: SparkPosition | None, plan: Sequence[Identity], memory: Memor
     """Return whether the location at `base` says that its state belongs to just this plan and has this meaning."""
     if base is None or base.batch < 0:
         return True
-    location = SparkLocation("", "", base.location, base.batch, "")
+    location = SparkLocation.of(base)
     if (remembered(location) or ()) != tuple(plan):
         return False
     meaning = meaning_of(location)
@@ -313,7 +313,7 @@ def _born(files: FileSystem, location: SparkLocation, bear: Callable[[SparkLocat
     """Return a location in which Spark computed micro-batch 0 of the job without a row, from the positions of
     `location`.
     """
-    born = SparkLocation(location.root, location.pipeline, f"{location.uri}-born", -1, "for new operators")
+    born = SparkLocation(location.root, location.pipeline, f"{location.uri}-born", -1)
     starts = write_source_positions(files, location, born)
     if (places := location.places()) is not None:
         set_places(born, places)

@@ -40,13 +40,7 @@ from airflow_ft.spark.state.location_files import (
     replace_entry,
 )
 from airflow_ft.wal.checksums import read_checked
-from airflow_ft.wal.filesystem import (
-    FileSystem,
-    another_history,
-    filesystem,
-    link_tree,
-    refuse_another_history,
-)
+from airflow_ft.wal.filesystem import FileSystem, another_history, filesystem, link_tree, refuse_another_history
 from airflow_ft.wal.local import Synced
 from airflow_ft.wal.markers import OR_A_SAVEPOINT
 from airflow_ft.wal.roots import require
@@ -69,15 +63,21 @@ START_FILE = "airflow_ft_start.json"  # the offsets before batch 0, where state 
 class SparkLocation:
     """The checkpoint location of one attempt; `batch` is the last one done in it when it was opened (-1: none).
 
-    `memory`: of offsets that a query has read, by micro-batch, and of places. Neither changes while it runs.
+    `how` it was opened is for the log. `memory`: of offsets that a query has read, by micro-batch, and of places.
+    Neither changes while it runs.
     """
 
     root: str
     pipeline: str
     uri: str
     batch: int
-    how: str
+    how: str = ""
     memory: dict[int | str, Any] | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, base: SparkPosition, pipeline: str = "", root: str = "") -> SparkLocation:
+        """The location of a position. `root` is needed only to `sync` it, or to copy it for the pipeline's own use."""
+        return cls(root, pipeline, base.location, base.batch)
 
     def position(self, batch: int) -> SparkPosition:
         """Spark's position after a batch."""
@@ -230,7 +230,7 @@ def new_beginning(root: str, pipeline: str, epoch: int) -> SparkPosition:
 
     The first attempt from here freezes new beginnings of its sources: older ones belong to another `incarnation_of`.
     """
-    location = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), -1, "the beginning")
+    location = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), -1)
     keep(location.uri, START_FILE, [])
     location.sync({})
     return location.position(-1)
@@ -313,7 +313,7 @@ def has_places(base: SparkPosition | None, places: Sequence[int]) -> bool:
     """Return whether the job that made `base` used its sources in the same places: else they are changed in a copy."""
     if base is None:
         return True
-    return stored_places(SparkLocation("", "", base.location, base.batch, "").places()) == stored_places(places)
+    return stored_places(SparkLocation.of(base).places()) == stored_places(places)
 
 
 def set_places(location: SparkLocation, places: Sequence[int]) -> None:

@@ -7,7 +7,8 @@ state/<operator>/<partition>[/<store>]/_metadata/schema, state/<operator>/_state
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.location_files import keep, note
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.meaning import Meaning, meaning_of
+from airflow_ft.spark.state.schema_files import Schema, UnknownFormatError, schemas
+from airflow_ft.spark.state.schema_paths import schema_file
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER, kept_settings
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem
@@ -24,7 +27,6 @@ from airflow_ft.wal.parsing import parsing
 UIDS_FILE = "airflow_ft_uids.json"
 """In a location: kind and uid of each operator by its number, as the job's plan said when it was opened."""
 CODE_FILE = "airflow_ft_code.json"
-_STRUCT = '{"type":"struct"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def operators(location: SparkLocation) -> tuple[Operator, ...]:
         if metadata is not None:
             size = sum(bytes for path, bytes in sizes.items() if path.startswith(f"{name}/"))
             with parsing(files.uri(location.uri, "state", name)):
-                found.append(_operator(files, location, metadata, list(sizes), size, partitions))
+                found.append(_operator(files, location, name, metadata, size, partitions))
     uids = identities(location)
     memory = meaning_of(location)
     meanings: tuple[Meaning, ...] = () if memory is None else memory.operators
@@ -140,28 +142,27 @@ def operator_file(files: FileSystem, location: SparkLocation, operator: str) -> 
         return found
 
 
+def stored_schemas(
+    files: FileSystem, location: SparkLocation, operator: str, metadata: Mapping[str, Any]
+) -> Iterator[Schema]:
+    """Yield the newest schemas that the metadata name, but those in a format of a later Spark."""
+    for store in metadata["stateStoreInfo"]:
+        where = schema_file(files, location.uri, operator, store)
+        if files.exists(where):
+            with suppress(UnknownFormatError):
+                yield from schemas(read_checked(files, where), store["storeName"])
+
+
 def _operator(
-    files: FileSystem,
-    location: SparkLocation,
-    metadata: dict[str, Any],
-    paths: list[str],
-    size: int,
-    partitions: int,
+    files: FileSystem, location: SparkLocation, number: str, metadata: Mapping[str, Any], size: int, partitions: int
 ) -> Operator:
-    number = int(metadata["operatorInfo"]["operatorId"])
     stores = metadata["stateStoreInfo"]
     states: dict[str, str] = {}
-    for path in sorted(paths):
-        folder, _, name = path.rpartition("/")
-        of_first = folder.startswith(f"{number}/0/") and folder.endswith("/_metadata") and name == "schema"
-        if of_first or (f"{number}/_stateSchema/" in f"{folder}/" and not name.startswith(".")):
-            store = folder.split("/")[2] if folder.count("/") > 1 else "default"
-            data = read_checked(files, files.uri(location.uri, "state", *path.split("/")))
-            states |= _types("default" if store == "_metadata" else store, data)
-    for variable in _variables(metadata):
-        states.setdefault(variable, "")
+    for each in stored_schemas(files, location, number, metadata):
+        if not each.name.startswith("$"):  # Spark's own, such as indexes of timers
+            states |= {f"{each.name} key": _types(each.key), f"{each.name} value": _types(each.value)}
     return Operator(
-        id=number,
+        id=int(number),
         name=str(metadata["operatorInfo"]["operatorName"]),
         partitions=partitions or max((int(each["numPartitions"]) for each in stores), default=0),
         stores=tuple(str(each["storeName"]) for each in stores),
@@ -170,28 +171,6 @@ def _operator(
     )
 
 
-def _types(store: str, data: bytes) -> dict[str, str]:
-    """Key and value of a store: its schema file has them as JSON, between what Java puts before a text."""
-    text = data.decode(errors="replace")
-    found: list[str] = []
-    at = text.find(_STRUCT)
-    while at >= 0 and len(found) < 2:
-        try:
-            schema, length = json.JSONDecoder().raw_decode(text[at:])
-        except ValueError:  # a long one lies there in parts
-            break
-        found.append(", ".join(f"{each['name']} {_type(each['type'])}" for each in schema["fields"]))
-        at = text.find(_STRUCT, at + length)
-    return {f"{store} {part}": types for part, types in zip(("key", "value"), found, strict=False)}
-
-
-def _type(data: Any) -> str:
-    return data if isinstance(data, str) else str(data.get("type", "?"))
-
-
-def _variables(metadata: dict[str, Any]) -> list[str]:
-    properties = metadata.get("operatorPropertiesJson")
-    if not properties:
-        return []
-    variables = json.loads(properties).get("stateVariables", [])
-    return [str(each.get("stateName", "")) for each in variables if isinstance(each, dict)]
+def _types(schema: Mapping[str, Any]) -> str:
+    types = ((each["name"], each["type"]) for each in schema["fields"])
+    return ", ".join(f"{name} {type if isinstance(type, str) else type.get('type', '?')}" for name, type in types)

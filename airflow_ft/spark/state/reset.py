@@ -97,9 +97,9 @@ def reset_state(
             pipeline=pipeline,
         )
     root = location_root(base.location)
-    old = SparkLocation(root, pipeline, base.location, base.batch, "its state is dropped")
+    old = SparkLocation(root, pipeline, base.location, base.batch)
     require_batch(old)
-    new = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), _BEFORE_THE_FIRST, "without state")
+    new = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), _BEFORE_THE_FIRST)
     write_source_positions(filesystem(root), old, new)
     new.sync({})
     position = new.position(_BEFORE_THE_FIRST)

@@ -11,28 +11,79 @@ anything. Spark refuses other changes itself, with messages that name neither op
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.protocol.errors import JobError
-from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.locations import SparkLocation
-from airflow_ft.spark.state.operators import identities, numbers, operator_file
-from airflow_ft.spark.state.schema_files import UnknownFormatError, schemas
-from airflow_ft.spark.state.schema_paths import schema_file
-from airflow_ft.spark.state.settings import ENCODING, kept_settings
-from airflow_ft.spark.state.types import Fields, differences, lost, of_json, of_scala
-from airflow_ft.wal.checksums import read_checked
-from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.spark.state.operators import identities, numbers, operator_file, stored_schemas
+from airflow_ft.wal.filesystem import filesystem
 
 _KEYED = "transformWithState"
-_REFUSED = (
-    re.compile(r"Existing (value|key)_schema=(?P<old>StructType\(.*?\)) and new \w+=(?P<new>StructType\(.*\))\."),
-    re.compile(r"new (value)_schema=(?P<new>StructType\(.*?\)) and old \w+=(?P<old>StructType\(.*\))"),
-)
+
+Fields = Mapping[str, Any]
+"""Types of fields by their names: text, or of a structure its fields. Order as in the schema."""
+# Spark's names of types in JSON where SQL has others.
+_SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+
+
+def of_json(schema: Mapping[str, Any]) -> Fields:
+    """The fields of a structure, of its schema as JSON."""
+    return {each["name"]: _of_json(each["type"]) for each in schema["fields"]}
+
+
+def differences(before: Fields, after: Fields, within: str = "") -> str:
+    """Return what has changed, field by field: `n int -> bigint, note string added`."""
+    found = []
+    for name, old in before.items():
+        if name not in after:
+            found.append(f"{within}{name} {_text(old)} is gone")
+        elif isinstance(old, dict) and isinstance(after[name], dict):
+            found.append(differences(old, after[name], f"{within}{name}."))
+        elif old != after[name]:
+            found.append(f"{within}{name} {_text(old)} -> {_text(after[name])}")
+    found += [f"{within}{name} {_text(new)} added" for name, new in after.items() if name not in before]
+    return ", ".join(each for each in found if each)
+
+
+def lost(before: Fields, after: Fields, within: str = "") -> Iterator[str]:
+    """The fields that are gone, with their types."""
+    for name, old in before.items():
+        if name not in after:
+            yield f"{within}{name} {_text(old)}"
+        elif isinstance(old, dict) and isinstance(after[name], dict):
+            yield from lost(old, after[name], f"{within}{name}.")
+
+
+def _of_json(data: Any) -> Any:
+    if isinstance(data, str):
+        return _simple(data)
+    if data["type"] == "struct":
+        return of_json(data)
+    if data["type"] == "array":
+        return _collection([_of_json(data["elementType"])])
+    if data["type"] == "map":
+        return _collection([_of_json(data["keyType"]), _of_json(data["valueType"])])
+    return str(data["type"])
+
+
+def _collection(parts: list[Any]) -> Any:
+    """An array of one type, or a map of two; with structures in it, these are looked into as fields are."""
+    names = ["key", "value"][-len(parts) :] if len(parts) > 1 else ["element"]
+    if any(isinstance(each, dict) for each in parts):
+        return dict(zip(names, parts, strict=True))
+    return f"{'map' if len(parts) > 1 else 'array'}<{','.join(parts)}>"
+
+
+def _text(found: Any) -> str:
+    if isinstance(found, dict):
+        return f"struct<{','.join(f'{name}:{_text(each)}' for name, each in found.items())}>"
+    return str(found)
+
+
+def _simple(name: str) -> str:
+    return _SQL_NAMES.get(name, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +115,9 @@ def states(location: SparkLocation) -> dict[tuple[int, str], State]:
     for operator in numbers(files, location):
         if (metadata := operator_file(files, location, operator)) is not None:
             named = metadata["operatorInfo"]["operatorName"]
-            for name, fields in _stored(files, location.uri, operator, metadata):
-                found[int(operator), name] = State(int(operator), named, name, fields, uids.get(int(operator), ""))
+            for each in stored_schemas(files, location, operator, metadata):  # Spark compares later formats itself
+                state = State(int(operator), named, each.name, of_json(each.value), uids.get(int(operator), ""))
+                found[int(operator), each.name] = state
     return found
 
 
@@ -89,36 +141,3 @@ def refuse_lost(held: Mapping[tuple[int, str], State], location: SparkLocation) 
                 operator=before.operator,
                 state=before.name,
             )
-
-
-def changed(message: str, base: SparkPosition | None) -> tuple[str, str]:
-    """Return the change and its remedy for an error of Spark that refuses a schema; else ("", "")."""
-    found = next(filter(None, (pattern.search(message) for pattern in _REFUSED)), None)
-    if found is None:
-        return "", ""
-    before, after = of_scala(found["old"]), of_scala(found["new"])
-    what = differences(before, after) or "the order of its fields"
-    if found[1] == "key":
-        return f"a key of the state has changed: {what}", "Keys of state cannot change. "
-    known = {} if base is None else states(SparkLocation("", "", base.location, base.batch, ""))
-    same = [each for each in known.values() if each.fields == before]
-    return f"the schema of {' or '.join(map(str, same)) or 'the state'} has changed: {what}", _way(base, same)
-
-
-def _way(base: SparkPosition | None, same: list[State]) -> str:
-    """Return what such state can be changed to at all."""
-    if not all(each.is_variable for each in same):
-        return f"Only state variables of {_KEYED} can change their schema. "
-    if kept_settings(base).get(ENCODING) == "avro":
-        return "Only add fields, or widen them (int to bigint, float to double). "
-    return f"Only state that was created with {ENCODING}=avro takes more or wider fields. "
-
-
-def _stored(files: FileSystem, location: str, operator: str, metadata: dict[str, Any]) -> Iterator[tuple[str, Fields]]:
-    """Names and values, from the newest schemas that the metadata name."""
-    for store in metadata["stateStoreInfo"]:
-        name = store["storeName"]
-        where = schema_file(files, location, operator, store)
-        if files.exists(where):
-            with suppress(UnknownFormatError):  # Spark compares them itself
-                yield from ((each.name, of_json(each.value)) for each in schemas(read_checked(files, where), name))

@@ -89,7 +89,7 @@ def known_sources(base: SparkPosition | None) -> frozenset[str]:
     """Return the names of the sources that already have a position in `base`."""
     if base is None:
         return frozenset()
-    location = SparkLocation("", "", base.location, base.batch, "")
+    location = SparkLocation.of(base)
     return frozenset((*location.sources(), *_left(location)))
 
 
@@ -101,7 +101,7 @@ def source_change(pipeline: str, base: SparkPosition | None, names: Sequence[str
     """
     if base is None:
         return None
-    location = SparkLocation(location_root(base.location), pipeline, base.location, base.batch, "")
+    location = SparkLocation.of(base, pipeline, location_root(base.location))
     before = location.sources()
     if not before or before == list(names):
         return None
@@ -163,7 +163,7 @@ def keep_left_out(base: SparkPosition, location: SparkLocation) -> None:
     """Keep the positions of sources that `base` knows and a new location does not read, though it does not continue
     `base` (AT_MOST_ONCE).
     """
-    old = SparkLocation(location_root(base.location), location.pipeline, base.location, base.batch, "")
+    old = SparkLocation.of(base, location.pipeline, location_root(base.location))
     now, before = location.sources(), old.sources()
     for name in _left(old).keys() - {*now, *before}:
         link_tree(_folder_of(old, name), _folder_of(location, name), lambda _: True)

@@ -46,7 +46,7 @@ class LocationStatus:
 
 def location_status(base: SparkPosition) -> LocationStatus:
     """Return the positions of the last published batch."""
-    location = SparkLocation("", "", base.location, base.batch, "")
+    location = SparkLocation.of(base)
     offsets = {}
     for index, found in enumerate(location.offsets(base.batch)):
         if isinstance(found, dict):

@@ -16,7 +16,7 @@ from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.spark.request import listed
-from airflow_ft.spark.session import connector, kubernetes, s3a, standalone, yarn
+from airflow_ft.spark.session import connector, kubernetes, masters, s3a, yarn
 from airflow_ft.spark.session.home import spark_home
 from airflow_ft.spark.session.submit import jar_files, require_user
 from airflow_ft.spark.session.yarn_archive import ARCHIVE, archived_version
@@ -70,8 +70,8 @@ def examine_spark(
     elif kubernetes.is_kubernetes(cluster) and home is not None:
         answers = f"{cluster} accepts connections, and executors have an image"
         exam.passes("kubernetes", answers, lambda: kubernetes.require_cluster(cluster, conf))
-    elif standalone.is_standalone(cluster):
-        exam.passes("master", f"{cluster} accepts connections", lambda: standalone.require_master(cluster))
+    elif masters.is_standalone(cluster):
+        exam.passes("master", f"{cluster} accepts connections", lambda: masters.require_master(cluster))
     if home is not None and needs_connector is not False:
         _examine_connector(exam, home, files or [], conf, needs_connector=bool(needs_connector))
     if home is not None and is_bucket(wal_root):

@@ -27,7 +27,7 @@ from airflow_ft.spark.fitting import Answers, Judge
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.session import kubernetes, standalone, yarn
+from airflow_ft.spark.session import kubernetes, masters, yarn
 from airflow_ft.spark.session.session_leases import SessionLease, borrow
 from airflow_ft.spark.session.submit import (
     MAIN,
@@ -182,8 +182,8 @@ def _require_cluster(request: StageRequest) -> None:
         yarn.require_cluster(request.conf, request.pipeline)
     elif kubernetes.is_kubernetes(master):
         kubernetes.require_cluster(master, request.conf, request.pipeline)
-    elif standalone.is_standalone(master):
-        standalone.require_master(master, request.pipeline)
+    elif masters.is_standalone(master):
+        masters.require_master(master, request.pipeline)
 
 
 @contextmanager

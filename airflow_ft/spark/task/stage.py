@@ -15,10 +15,15 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.config import CheckpointConfig
-from airflow_ft.protocol.errors import AirflowFtError, FencedError, StateConflictError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    FencedError,
+    StateConflictError,
+)
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.protocol.overlap import Overlap
@@ -46,26 +51,33 @@ logger = logging.getLogger(__name__)
 
 MakeRequest = Callable[[Pipeline, int, int], "StageRequest"]
 """(the pipeline as it was before this attempt, epoch, attempt) -> the request to the driver."""
+Beside = tuple[Delivery, CheckpointConfig, Progress, Archive]
+"""Dependencies of the delivery beside the stage."""
 
 
-def stage_step(
-    context: Context[DecisionLog],
-    make_request: MakeRequest,
-    *,
-    on_line: Callable[[str], None],
-    on_start: Callable[[Driver], None] = lambda _: None,
-    spec: Mapping[str, Any] | None = None,
-    overlap: tuple[Delivery, CheckpointConfig, Progress, Archive] | None = None,
-    preflight: Callable[[], None] | None = None,
-    judge: Judge | None = None,
-    resume_drained: bool = False,
-) -> StageResult | None:
-    """Stage a run, once: returns None if it has been staged before, and then takes no epoch.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    """Dependencies of each stage of a pipeline.
 
     `on_line` receives Spark's lines, `on_start` the driver's process; `spec` is stored as the run's specification.
-    With `overlap` published checkpoints are delivered while Spark works. `preflight` raises problems of the sinks
-    before anything is started (`look_first`). `judge` returns which of the job's columns the sinks would refuse,
-    before any row is computed. A plain use binds `airflow_ft.sinks.fitting.schema_problems`.
+    `preflight` raises problems of the sinks before anything is started (`look_first`). `judge` returns which of the
+    job's columns the sinks would refuse, before any row is computed: a plain use binds
+    `airflow_ft.sinks.fitting.schema_problems`.
+    """
+
+    make_request: MakeRequest
+    on_line: Callable[[str], None]
+    on_start: Callable[[Driver], None] = lambda _: None
+    spec: Mapping[str, Any] | None = None
+    preflight: Callable[[], None] | None = None
+    judge: Judge | None = None
+    resume_drained: bool = False
+
+
+def stage_step(context: Context[DecisionLog], staging: Staging, overlap: Beside | None = None) -> StageResult | None:
+    """Stage a run, once: returns None if it has been staged before, and then takes no epoch.
+
+    With `overlap` published checkpoints are delivered while Spark works.
 
     Raises what the launcher raises, and with `overlap` permanent errors of a delivery, such as DeclinedError.
 
@@ -83,31 +95,22 @@ def stage_step(
     if (row is not None and row.staged) or not take_turn(context):
         logger.info("an earlier try of run %s has staged everything: nothing to compute", run)
         return None
-    look_first(context, preflight, resume_drained=resume_drained)
-    return stage(
-        context,
-        make_request,
-        on_line=on_line,
-        on_start=on_start,
-        spec=spec,
-        overlap=overlap,
-        judge=judge,
-        resume_drained=resume_drained,
-    )
+    look_first(context, staging)
+    return stage(context, staging, overlap)
 
 
-def look_first(context: Context[DecisionLog], preflight: Callable[[], None] | None, *, resume_drained: bool) -> None:
+def look_first(context: Context[DecisionLog], staging: Staging) -> None:
     """Looks at the sinks, unless there is nothing to compute, or something is planned that waits for its delivery (I7).
 
     A sink that lacks something must not keep the others from what is decided.
     """
     store, pipeline = context.store, context.pipeline
     _warn_of_other_dag(context)
-    if preflight is None:
+    if staging.preflight is None:
         return
-    if live_plans(store.open_checkpoints(pipeline)) or (not resume_drained and drain_of(store, pipeline)):
+    if live_plans(store.open_checkpoints(pipeline)) or (not staging.resume_drained and drain_of(store, pipeline)):
         return
-    preflight()
+    staging.preflight()
 
 
 def _warn_of_other_dag(context: Context[DecisionLog]) -> None:
@@ -135,16 +138,11 @@ def _warn_of_other_dag(context: Context[DecisionLog]) -> None:
 
 def stage(
     context: Context[DecisionLog],
-    make_request: MakeRequest,
+    staging: Staging,
+    overlap: Beside | None,
     *,
-    on_line: Callable[[str], None],
-    on_start: Callable[[Driver], None],
-    spec: Mapping[str, Any] | None,
-    overlap: tuple[Delivery, CheckpointConfig, Progress, Archive] | None,
-    judge: Judge | None,
     streaming: bool = False,
     look: Callable[[Driver | None], None] = lambda _: None,
-    resume_drained: bool = False,
     standby: Standby | None = None,
     shared: SharedDriver | None = None,
 ) -> StageResult:
@@ -156,14 +154,14 @@ def stage(
     store, pipeline, run = context.store, context.pipeline, context.run
     why = f"stage of {run}"
     with new_epoch(store, pipeline, context.worker, why, context.lease_seconds) as (epoch, keeper):
-        if not resume_drained and (drain := drain_of(store, pipeline)):
+        if not staging.resume_drained and (drain := drain_of(store, pipeline)):
             return _after(drain, context, epoch, complete=not streaming)
         beside = Overlap(context, epoch, *overlap, streaming=streaming) if overlap else None
         if beside:
             beside.settle_plans()
         before = store.pipeline(pipeline)  # read before begin_stage marks the base unclean
         require_own_stage(context)  # again: from this epoch on no other task begins the stage of this run
-        attempt = store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
+        attempt = store.begin_stage(pipeline, epoch, run, context.worker.task, staging.spec)
         hung = HungDriver(store, pipeline, epoch)
         checks = [keeper.check, beside.check] if beside else [keeper.check]
         watch = _Watch(checks, look, hung)
@@ -172,16 +170,16 @@ def stage(
 
                 def started(driver: Driver) -> None:
                     watch.driver = driver
-                    on_start(driver)
+                    staging.on_start(driver)
 
-                request = make_request(before, epoch, attempt)
+                request = staging.make_request(before, epoch, attempt)
                 hung.timeout = request.checkpointing.timeout.total_seconds()
                 result = run_stage(
                     request,
                     store,
-                    log=on_line,
+                    log=staging.on_line,
                     on_start=started,
-                    judge=judge,
+                    judge=staging.judge,
                     on_publish=beside.wake if beside else lambda: None,
                     standby=standby,
                     shared=shared,

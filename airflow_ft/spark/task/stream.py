@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     FencedError,
@@ -31,9 +31,8 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.pipelines import Pipeline, Request
-from airflow_ft.protocol.planning import Delivery, stranded
+from airflow_ft.protocol.planning import stranded
 from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
-from airflow_ft.protocol.retention import Progress
 from airflow_ft.protocol.steps import (
     Confirmation,
     Context,
@@ -45,8 +44,6 @@ from airflow_ft.protocol.steps import (
     require_own_stage,
     take_turn,
 )
-from airflow_ft.protocol.write_ahead_log import Archive
-from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.savepoints.stopping import AT_ONCE, DRAIN, SAVEPOINT
 from airflow_ft.spark.savepoints.taking import take_once
 from airflow_ft.spark.state.draining import drain_of
@@ -54,7 +51,7 @@ from airflow_ft.spark.task.answers import Stopped, answer_early, asks, is_open, 
 from airflow_ft.spark.task.cleanup import clean_up, deletes
 from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.spark.task.shared import DIED, ENDED_BY_OTHER, WAIT, SharedDriver
-from airflow_ft.spark.task.stage import MakeRequest, look_first, stage
+from airflow_ft.spark.task.stage import Beside, Staging, look_first, stage
 from airflow_ft.spark.task.standby import Standby
 
 if TYPE_CHECKING:
@@ -63,8 +60,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Beside = tuple[Delivery, CheckpointConfig, Progress, Archive]
-"""Dependencies of the delivery beside the stage."""
 _LOOK_SECONDS = 1.0
 
 
@@ -77,24 +72,18 @@ class StreamEnd(NamedTuple):
 
 def stream_step(
     context: Context[DecisionLog],
-    make_request: MakeRequest,
+    staging: Staging,
+    overlap: Beside,
     *,
     strategy: RestartStrategy,
-    on_line: Callable[[str], None],
-    on_start: Callable[[Driver], None] = lambda _: None,
-    spec: Mapping[str, Any] | None = None,
-    overlap: Beside,
-    preflight: Callable[[], None] | None = None,
-    judge: Judge | None = None,
     why_stop: Callable[[], str] = lambda: "",
-    resume_drained: bool = False,
     last_try: bool = False,
     shared: SharedDriver | None = None,
 ) -> StreamEnd:
     """Run a stream until a request to stop (`ask`), or until `why_stop` returns a reason.
 
-    `shared`: the driver of its group of streams; None: it has drivers of its own. `preflight` raises problems of the
-    sinks before the first driver is started; it counts as a restart, too.
+    `shared`: the driver of its group of streams; None: it has drivers of its own. A `preflight` that fails counts as a
+    restart, too.
 
     Epoch 0: another process may have worked before, so the checkpoints are not this stream's to delete (I5). Published
     checkpoints may still need delivery (`finish_step`). `answer_stops` answers the requests after that.
@@ -120,7 +109,7 @@ def stream_step(
     def make(row: Pipeline, taken: int, attempt: int) -> StageRequest:
         nonlocal epoch
         epoch = taken
-        return make_request(row, taken, attempt)
+        return staging.make_request(row, taken, attempt)
 
     def compute() -> bool:
         """Return whether a driver has ended on request; otherwise nothing is left to compute."""
@@ -128,19 +117,14 @@ def stream_step(
         while not stopping.is_asked() or stopping.is_to_drain():
             try:
                 if not looked:
-                    look_first(context, preflight, resume_drained=resume_drained)
+                    look_first(context, staging)
                     looked = True
                 undrained = stage(
                     context,
-                    make,
-                    on_line=on_line,
-                    on_start=on_start,
-                    spec=spec,
-                    overlap=overlap,
-                    judge=judge,
+                    replace(staging, make_request=make),
+                    overlap,
                     streaming=True,
                     look=stopping.look,
-                    resume_drained=resume_drained,
                     standby=standby,
                     shared=shared,
                 ).undrained
@@ -169,7 +153,7 @@ def stream_step(
 
     while True:
         try:
-            if not resume_drained and (drain := drain_of(store, pipeline)) and drain.run != run:
+            if not staging.resume_drained and (drain := drain_of(store, pipeline)) and drain.run != run:
                 # Its own run may have given up, and this one is refused: no other process would deliver it (I7).
                 _deliver(context, overlap)
             try:
@@ -183,7 +167,7 @@ def stream_step(
             raise
         last = epoch or before_turn
         with new_epoch(store, pipeline, context.worker, f"the end of {run}", context.lease_seconds) as (epoch, _):
-            store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
+            store.begin_stage(pipeline, epoch, run, context.worker.task, staging.spec)
             if stopping.is_to_drain():  # read under our epoch: now no other process can give up a drain
                 log.info("a sink refused the checkpoint of the drain: draining again")
                 continue

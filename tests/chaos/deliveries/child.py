@@ -44,7 +44,8 @@ from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store, postgres, sqlite  # noqa: F401
 from airflow_ft.store.decision_log import DecisionLog
-from airflow_ft.wal import open_archive, open_wal
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.retention import WalArchive
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.chaos.deliveries import child_systems
 from tests.chaos.deliveries.clock import jump
@@ -163,7 +164,7 @@ class Process:
                 failure = failure or error
                 if not self._order["all_done"]:
                     raise
-        archive = self.points.through(open_archive(self._order["wal"]), "archive")
+        archive = self.points.through(WalArchive(self._order["wal"]), "archive")
         try:
             confirmation = confirm_step(context, config, archive)
         except NotDeliveredError as error:

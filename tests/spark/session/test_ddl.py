@@ -26,5 +26,5 @@ def test_spark_refuses_it_too(spark: SparkSession, schema: str) -> None:
 
 @pytest.mark.parametrize("schema", [*RIGHT, *(f"c {kind}{MORE.get(kind, '')}" for kind in TYPES)])
 def test_spark_reads_it(spark: SparkSession, schema: str) -> None:
-    check_ddl(schema, "schema", "FileSource")
+    check_ddl(schema, "FileSource")
     T.StructType.fromDDL(schema)

@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 from airflow_ft.protocol.errors import AirflowFtError, JobError
 from airflow_ft.spark.attribution import working_for
 from airflow_ft.spark.driver.failures import as_error
-from airflow_ft.spark.driver.inline import load
-from airflow_ft.spark.driver.job import Job
+from airflow_ft.spark.driver.job import Job, load
 from tests.jobs.dag_files import job_of
 
 MISTAKEN = """

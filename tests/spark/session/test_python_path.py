@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from airflow_ft.spark.session.python_path import added_folders
+from airflow_ft.spark.session.home import added_folders
 
 
 def test_the_interpreters_own_folders_are_left_out() -> None:

@@ -175,7 +175,7 @@ class World:
                     raise
 
     def state(self, **more: Any) -> State:
-        location = SparkLocation("", "p", self.location.as_uri(), self.batch, "")
+        location = SparkLocation("", "p", self.location.as_uri(), self.batch)
         return State("p", lambda _: Position(self.batch + 1, location), **more)
 
 

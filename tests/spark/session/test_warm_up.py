@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from airflow_ft.spark.driver.warm_up import warm_up
+from airflow_ft.spark.driver.standby import warm_up
 
 
 def settings(spark: SparkSession) -> dict[str, str]:

@@ -2,8 +2,7 @@
 
 `ModelParticipant` adds to `airflow_ft.sinks.base.one_transaction` only how to open a transaction and how to write
 rows. Each request goes through `ModelSystem.ask`, where a scheduler may lose or delay it, or drop its answer. So a
-simulation covers the steps of every sink that is built on that module. Authors of sinks see here what that module
-requires of a system.
+simulation covers the steps of every sink that is built on that module.
 """
 
 from __future__ import annotations
