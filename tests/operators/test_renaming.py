@@ -23,6 +23,7 @@ def pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipel
     """The old name has delivered offset 1."""
     made = Pipelines(tmp_path)
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", made.url)
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SAVEPOINT_DIR", str(tmp_path / "savepoints"))
     monkeypatch.setattr("airflow_ft.operators.acting.participant_factory", lambda: made.participants)
     monkeypatch.setattr("airflow_ft.pipeline.settings.lease_seconds", lambda: 0.03)
     made.store.register(OLD)

@@ -196,15 +196,15 @@ def test_what_nobody_knows_is_not_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spark", "warned"), [("4.1.4", True), ("4.2.0-SNAPSHOT", False), ("4.2.1", False), ("4.10.0", False), ("", False)]
+    ("ours", "warned"), [("4.1.4", True), ("4.2.0-SNAPSHOT", False), ("4.2.1", False), ("4.10.0", False), ("", False)]
 )
 def test_state_of_a_later_spark_is_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, spark: str, warned: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ours: str, warned: bool
 ) -> None:
     location = _location(tmp_path, COUNT)
     warn_of_later_spark(location, "4.1.0")
     remember_meaning(location, _memory(SUM, spark="4.2.0"))
-    warn_of_later_spark(location, spark)
+    warn_of_later_spark(location, ours)
     assert ("Spark 4.2.0 wrote" in caplog.text) is warned
 
 
