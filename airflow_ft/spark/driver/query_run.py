@@ -76,8 +76,8 @@ class QueryRun:
         """Run the query of this plan in the attempt's location."""
         run, requests, ending = self._run, self._run.requests, self._run.ending
         store, request, job, frame = run.store, run.request, run.job, run.frame
-        if (base := request.base) is not None:
-            warn_of_later_spark(SparkLocation("", "", base.location, base.batch, ""), frame.sparkSession.version)
+        if (base := request.base) is not None and plan.memory is not None:
+            warn_of_later_spark(SparkLocation("", "", base.location, base.batch, ""), plan.memory.spark)
         change = None if request.starts_from_scratch else source_change(request.pipeline, request.base, plan.sources)
         begins = sources_to_freeze(request, plan.sources, change)
         bear = partial(compute_planned, frame, job.output_mode, static=run.sources.listings)
