@@ -287,7 +287,7 @@ def test_verify_compares_no_shared_drawer(tmp_path: Path) -> None:
     plan = world.into(replace(world.target.sink, shared=True), world.plan())  # type: ignore[type-var]
     delivered = [Delivered(plan, world.deliver(plan), None)]
     verify = system("drawer").part("verify").verify
-    [report] = verify(delivered, plan.participants[0], world.target.connection, open_wal(), full=True)
+    [report] = verify(delivered, plan.participants[0], world.target.connection, open_wal())
     assert "other pipelines" in report.error
 
 

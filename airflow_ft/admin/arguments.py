@@ -76,9 +76,6 @@ ALLOW_REPEATED = _arg(
     action="store_true",
     help="accept extra copies of delivered rows, because other programs write such rows, too",
 )
-FULL = _arg(
-    "--full", action="store_true", help="also count rows that the pipeline has not delivered; reads whole tables"
-)
 PRINT = _arg("--print", action="store_true", help="print the statements and commands instead of running them")
 TABLES = _arg(
     "--tables", action="store_true", help="also print a CREATE TABLE for the columns of the job (starts Spark)"

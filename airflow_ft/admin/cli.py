@@ -80,7 +80,6 @@ def _looking() -> tuple[ActionCommand, ...]:
             arg.PIPELINE,
             arg.NUMBERS,
             arg.ALLOW_REPEATED,
-            arg.FULL,
             ARG_OUTPUT,
         ),
         _command(

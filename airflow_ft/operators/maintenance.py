@@ -54,7 +54,6 @@ class MaintenanceOperator(ActingOperator):
         savepoint_dir: for actions that take a savepoint; None: `[airflow_ft] savepoint_dir`.
         savepoint: for restore and dispose: its path or URI, or a `FromSavepoint`.
         allow_repeated: for verify: rows that equal delivered ones may be there more often.
-        full: for verify: other rows are counted too, which reads every table as a whole.
         halt_reason: for resume: the `HaltReason` that you saw. A pipeline that is halted for another one stays halted.
             Empty: any.
         wait: seconds that a stream may take to stop; then the task fails, and the request stays.
@@ -72,7 +71,6 @@ class MaintenanceOperator(ActingOperator):
         "savepoint_dir",
         "savepoint",
         "allow_repeated",
-        "full",
         "halt_reason",
         "store",
     )
@@ -89,7 +87,6 @@ class MaintenanceOperator(ActingOperator):
         savepoint_dir: str | None = None,
         savepoint: FromSavepoint | str | None = None,
         allow_repeated: bool | str = False,
-        full: bool | str = False,
         halt_reason: str = "",
         wait: float = 600.0,
         **kwargs: Any,
@@ -105,13 +102,13 @@ class MaintenanceOperator(ActingOperator):
             self._allowed()
         check_number_given(checkpoint)
         check_seconds("wait", wait)
-        for name, value in (("rewind", rewind), ("allow_repeated", allow_repeated), ("full", full)):
+        for name, value in (("rewind", rewind), ("allow_repeated", allow_repeated)):
             if not is_template(value):
                 truth(name, value)
         from_savepoint = FromSavepoint.of(savepoint)
         self.savepoint: Any = None if from_savepoint is None else from_savepoint.to_json()
         self.checkpoint, self.rewind, self.reason = checkpoint, rewind, reason
-        self.savepoint_dir, self.allow_repeated, self.full, self.wait = savepoint_dir, allow_repeated, full, wait
+        self.savepoint_dir, self.allow_repeated, self.wait = savepoint_dir, allow_repeated, wait
         self.halt_reason = halt_reason
         self.form: tuple[str, ...] = ()
         """Return the parameters of the trigger form, if the task takes all of its input from there."""
@@ -143,7 +140,6 @@ class MaintenanceOperator(ActingOperator):
             folder=self.savepoint_dir or "",
             savepoint=FromSavepoint.of(self.savepoint),
             allow_repeated=truth("allow_repeated", self.allow_repeated),
-            full=truth("full", self.full),
             halt_reason=self.halt_reason.strip(),
             wait=self.wait,
             reason=self.reason.strip(),
@@ -245,7 +241,6 @@ def maintenance_dag(
             savepoint_dir="{{ params.folder or '' }}",
             savepoint=FromSavepoint.from_params(),
             allow_repeated="{{ params.allow_repeated }}",
-            full="{{ params.full }}",
             halt_reason="{{ params.halt_reason or '' }}",
         )
         action.form, action.folders = tuple(params), tuple(folders)
@@ -280,10 +275,6 @@ def _params(actions: Sequence[str]) -> dict[str, Any]:
         "allow_repeated": flag(
             "Allow repeated rows",
             "For verify: accept more copies of a delivered row, because other programs write equal rows.",
-        ),
-        "full": flag(
-            "Count other rows",
-            "For verify: also count rows that the pipeline did not deliver. This reads every table fully.",
         ),
         "halt_reason": Param(
             "",

@@ -1,6 +1,6 @@
 """Compare the write-ahead log with the rows in the sinks, and only report differences (`airflow ft verify`).
 
-A sink package provides `verify.verify(delivered, plan, connection, wal, full=...)`, which returns a `SinkReport` for
+A sink package provides `verify.verify(delivered, plan, connection, wal)`, which returns a `SinkReport` for
 each target. It compares rows as multisets, limited to the delivered columns. It compares everything that went into one
 target together, even with different plans; otherwise an equal row of another checkpoint would hide a loss. Other rows
 in a table or topic are no difference. Missing rows are one, and so are rows that occur more often than they were

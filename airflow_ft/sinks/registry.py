@@ -14,7 +14,7 @@ have:
 | `proposal` | `propose(plan, connection, columns)`: a table for such columns, for `airflow ft setup --tables` |
 | `lineage` | `dataset(settings, connection)`: what assets and OpenLineage call the place; `columns(settings, given)` |
 | | `place(settings, connection)`: one text for one place, where the dataset's URI has several for it |
-| `verify` | `verify(delivered, plan, connection, wal, full=...)`: what `airflow ft verify` compares |
+| `verify` | `verify(delivered, plan, connection, wal)`: what `airflow ft verify` compares |
 
 Only `participant` has to be there. The entry point is `kind = package.module:SYSTEM` in the group `airflow_ft.sinks`,
 and `SYSTEM` a `System`; the module that holds it imports nothing heavy, since parsing a DAG imports it.

@@ -135,7 +135,7 @@ class FindingsConformance:
         without = world.plan_of(3, world.nothing(3))
         delivered.append(Delivered(without, world.deliver(without), delivered[1].proof))
         [planned] = delivered[-1].plan.participants
-        [report] = verification.verify(delivered, planned, world.target.connection, open_wal(), full=True)
+        [report] = verification.verify(delivered, planned, world.target.connection, open_wal())
         assert (report.error, report.expected, report.numbers) == ("", 2 * ROWS, (1, 2, 3))
         lost = planted if what in ("loss", "change") else 0
         assert (report.missing, report.repeated) == (lost, planted if what == "double" else 0)

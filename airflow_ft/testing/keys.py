@@ -106,7 +106,7 @@ class KeysConformance:
 def _verified(world: World, delivered: Sequence[Delivered]) -> SinkReport:
     [planned] = delivered[-1].plan.participants
     verify = system(planned.kind).part("verify").verify
-    [report] = verify(delivered, planned, world.target.connection, open_wal(), full=True)
+    [report] = verify(delivered, planned, world.target.connection, open_wal())
     assert isinstance(report, SinkReport)
     return report
 

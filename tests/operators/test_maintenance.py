@@ -144,7 +144,7 @@ def test_the_example_dag_has_every_act_and_does_none_by_default() -> None:
     action = dag.params.get_param("action")
     assert action.schema["enum"] == list(ACTIONS) and action.value is None
     assert set(action.schema["values_display"]) == set(ACTIONS)
-    assert set(dag.params) >= {"pipeline", "checkpoint", "rewind", "reason", "folder", "allow_repeated", "full"}
+    assert set(dag.params) >= {"pipeline", "checkpoint", "rewind", "reason", "folder", "allow_repeated"}
     with pytest.raises(ParamValidationError):
         copy.deepcopy(dag.params).validate()
     task = dag.get_task("action")
@@ -156,7 +156,7 @@ def test_a_maintenance_dag_offers_only_the_actions_it_was_given() -> None:
         "look", ["verify", "doctor", "verify"], default_args={"retries": 7, "owner": "ops"}, params={"folder": "/mnt"}
     )
     assert dag.params.get_param("action").schema["enum"] == ["verify", "doctor"]
-    assert dag.params["folder"] == "/mnt" and dag.params.get_param("full").value is False
+    assert dag.params["folder"] == "/mnt"
     task = dag.get_task("action")
     assert (task.retries, task.owner) == (0, "ops"), "what a person has asked for once is not tried again"
     with pytest.raises(ParamValidationError):
@@ -260,7 +260,7 @@ def test_other_parameters_are_not_passed_over_either(world: World) -> None:
     passed_over: list[tuple[str, dict[str, Any]]] = [
         ("commit", {"checkpoint": 1, "rewind": True}),
         ("resume", {"folder": "/elsewhere"}),
-        ("resume", {"full": True}),
+        ("resume", {"allow_repeated": True}),
         ("recover", {"halt_reason": "TOKEN_LOST"}),
         ("recover", {"allow_repeated": True}),
         ("rewind", {"savepoint": "/a/savepoint"}),

@@ -75,7 +75,7 @@ def doctor(args: Namespace) -> None:
 def verify(args: Namespace) -> None:
     """`airflow ft verify PIPELINE [NUMBER ...]`; ends with status 1 when rows are missing, doubled, or not compared."""
     with open_store(args) as store:
-        reports = verifying.verify(actor(args, "verify"), store, args.pipeline, args.numbers, full=args.full)
+        reports = verifying.verify(actor(args, "verify"), store, args.pipeline, args.numbers)
     if args.output != "table":
         print_table([report.to_json() for report in reports], args.output)
     else:

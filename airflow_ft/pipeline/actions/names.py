@@ -54,7 +54,6 @@ _TAKEN = {
     "folder (savepoint_dir)": {"savepoint", "stop_with_savepoint", "drain_with_savepoint"},
     "savepoint": {"restore", "dispose"},
     "allow_repeated": {"verify"},
-    "full": {"verify"},
     "halt_reason": {"resume"},
 }
 """Arguments besides the checkpoint, and the actions that take them."""

@@ -46,7 +46,6 @@ class Asked:
         folder: for the savepoint that is taken; "": `[airflow_ft] savepoint_dir`.
         savepoint: what is restored or deleted.
         allow_repeated: of verify: rows that are there more often are no problem.
-        full: of verify: count other rows too.
         halt_reason: of resume: refuse it if the pipeline is not halted for this `HaltReason`; "": for any.
         wait: seconds that a stream may take to stop.
         first_try: of a stop: the task's first try since its run began or it was cleared; 0: each try asks.
@@ -66,7 +65,6 @@ class Asked:
     folder: str = ""
     savepoint: FromSavepoint | None = None
     allow_repeated: bool = False
-    full: bool = False
     halt_reason: str = ""
     wait: float = 600.0
     first_try: int = 0
@@ -86,7 +84,6 @@ class Asked:
                 "folder (savepoint_dir)": bool(self.folder),
                 "savepoint": has_savepoint,
                 "allow_repeated": self.allow_repeated,
-                "full": self.full,
                 "halt_reason": bool(self.halt_reason),
             },
         )
@@ -160,7 +157,7 @@ def _perform(by: Actor, store: DecisionLog, asked: Asked) -> Any:
 
 def _verify(by: Actor, store: HistoryLog, asked: Asked) -> None:
     numbers = [] if asked.number is None else [asked.number]
-    reports = verifying.verify(by, store, asked.pipeline, numbers, full=asked.full)
+    reports = verifying.verify(by, store, asked.pipeline, numbers)
     for line in verifying.lines(reports, samples=False):  # more people may read a log than the tables
         by.say(line)
     verifying.require(reports, asked.pipeline, allow_repeated=asked.allow_repeated)

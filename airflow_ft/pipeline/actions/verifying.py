@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.decision_log import HistoryLog
 
 
-def verify(
-    by: Actor, store: HistoryLog, pipeline: str, numbers: Iterable[int] = (), *, full: bool = False
-) -> list[SinkReport]:
-    """Compares these checkpoints, or all that are in the log still, sink by sink. `full`: counts other rows too."""
-    verifier = partial(verify_participant, connections=by.connections, full=full)
+def verify(by: Actor, store: HistoryLog, pipeline: str, numbers: Iterable[int] = ()) -> list[SinkReport]:
+    """Compares these checkpoints, or all that are in the log still, sink by sink."""
+    verifier = partial(verify_participant, connections=by.connections)
     return compare(store, pipeline, verifier, numbers, _place)
 
 
@@ -71,7 +69,7 @@ def require(reports: Sequence[SinkReport], pipeline: str, *, allow_repeated: boo
 
 
 def verify_participant(
-    delivered: Sequence[Delivered], plan: ParticipantPlan, *, connections: ConnectionResolver, full: bool = False
+    delivered: Sequence[Delivered], plan: ParticipantPlan, *, connections: ConnectionResolver
 ) -> Sequence[SinkReport]:
     """Return what is delivered of one participant, compared with what is in its system."""
     from airflow_ft.wal import open_wal
@@ -86,7 +84,7 @@ def verify_participant(
             kind=plan.kind,
         )
     connection = of_kind.connection(plan, connections)
-    return cast("Sequence[SinkReport]", module.verify(delivered, plan, connection, open_wal(), full=full))
+    return cast("Sequence[SinkReport]", module.verify(delivered, plan, connection, open_wal()))
 
 
 def describe(report: SinkReport, *, samples: bool = True) -> Iterator[str]:

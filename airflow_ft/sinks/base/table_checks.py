@@ -127,13 +127,7 @@ class TableChecks(ABC, Generic[V]):
         return found
 
     def verify(
-        self,
-        delivered: Sequence[Delivered],
-        plan: ParticipantPlan,
-        connection: ConnectionInfo,
-        wal: WalReader,
-        *,
-        full: bool = False,
+        self, delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
     ) -> list[SinkReport]:
         """One report a table. SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared."""
         log = DeliveredLog.of(wal, delivered)

@@ -28,12 +28,7 @@ from airflow_ft.sinks.cassandra.table import Table, read_table, written
 
 
 def verify(
-    delivered: Sequence[Delivered],
-    plan: ParticipantPlan,
-    connection: ConnectionInfo,
-    wal: WalReader,
-    *,
-    full: bool = False,
+    delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
 ) -> list[SinkReport]:
     """Return one report for each table; see `airflow_ft.sinks.base.keyed_verify.compare_targets`."""
     own = keyspace_of(connection)

@@ -25,12 +25,7 @@ _CHUNK = 1 << 20
 
 
 def verify(
-    delivered: Sequence[Delivered],
-    plan: ParticipantPlan,
-    connection: ConnectionInfo,
-    wal: WalReader,
-    *,
-    full: bool = False,
+    delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
 ) -> list[SinkReport]:
     """One report a folder. SinkUnavailableError, SinkAccessError: nothing could be compared."""
     sent = by_target(delivered, plan.name, lambda given: FilesSink.from_settings(plan.name, given).folder)

@@ -20,12 +20,7 @@ from airflow_ft.sinks.hbase.spec import HBaseSink
 
 
 def verify(
-    delivered: Sequence[Delivered],
-    plan: ParticipantPlan,
-    connection: ConnectionInfo,
-    wal: WalReader,
-    *,
-    full: bool = False,
+    delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
 ) -> list[SinkReport]:
     """Return one report for each table and template of its row key; see `compare_targets`. Other cells are left out."""
     stamps, pipeline = stamps_of(delivered), delivered[-1].plan.pipeline

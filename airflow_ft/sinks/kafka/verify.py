@@ -47,14 +47,9 @@ class _Look:
 
 
 def verify(
-    delivered: Sequence[Delivered],
-    plan: ParticipantPlan,
-    connection: ConnectionInfo,
-    wal: WalReader,
-    *,
-    full: bool = False,
+    delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
 ) -> list[SinkReport]:
-    """One report a topic, whatever its plans and sinks were called; other records are counted in any case.
+    """One report a topic, whatever its plans and sinks were called.
 
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """

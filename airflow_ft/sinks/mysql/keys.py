@@ -11,15 +11,12 @@ import re
 from dataclasses import dataclass, field
 
 from airflow_ft.protocol.errors import UnfitTargetError
-from airflow_ft.sinks.mysql.catalog import Column, information_schema
+from airflow_ft.sinks.mysql.catalog import information_schema
 from airflow_ft.sinks.mysql.failures import NOT_ALLOWED, suppressed
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.vote import Target
-
-_LONG = 1020  # bytes of VARCHAR(255); a key of three such columns still fits an index
-_INDEX = 3072  # bytes that InnoDB takes as a key
 
 
 @dataclass(slots=True)
@@ -121,14 +118,6 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
         remedy = f"Run ALTER TABLE {name.sql} ADD PRIMARY KEY ({keys}), or name the table's key in key_columns."
         return target.misfits.no_key(sink.key_columns, remedy)
     old = "PRIMARY KEY" if short.name.upper() == "PRIMARY" else f"KEY {quote(short.name)}"
-    columns = [column for part in short.parts if (column := target.table.column(part)) is not None]
-    long = [
-        column
-        for column in columns
-        if (short.hashed or column.name.lower() in short.prefixes)
-        and (column.type.endswith(("text", "blob")) or (short.hashed and (column.octets or 0) > _LONG))
-    ]
-    changed = [f"MODIFY {quote(each.name)} {_short_type(each)} NOT NULL (as long as its values are)" for each in long]
     new = "PRIMARY KEY" if old == "PRIMARY KEY" else f"UNIQUE {old}"
     what = f"the key {short} of {name} compares only the beginning of a value. Rows whose keys begin alike would become"
     what += " one."
@@ -136,19 +125,9 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
         what = (
             f"the key {short} of {name} is a hash, by which MariaDB finds no rows. Deletes would read the whole table."
         )
-    if sum(_LONG if each in long else each.octets or 8 for each in columns) > _INDEX:  # 8: bytes of most other types
-        remedy = f"Make the columns {keys} of {name} VARCHAR or VARBINARY, {_INDEX:,} bytes together. Then run ALTER"
-        remedy += f" TABLE {name.sql} DROP {old}, ADD {new} ({keys})."
-    else:
-        remedy = f"Run ALTER TABLE {name.sql} {', '.join([*changed, f'DROP {old}', f'ADD {new} ({keys})'])}."
+    remedy = f"Make {keys} of {name} VARCHAR or VARBINARY NOT NULL of the same collation, as long as the values are and"
+    remedy += f" 3,072 bytes together. Then run ALTER TABLE {name.sql} DROP {old}, ADD {new} ({keys})."
     return target.misfits.of_table(what, "key_unfit", remedy, key=str(short))
-
-
-def _short_type(column: Column) -> str:
-    """Return the type of a short column whose values are equal where those of `column` are."""
-    if not column.charset:
-        return f"VARBINARY({_LONG})"
-    return f"VARCHAR(255) CHARACTER SET {column.charset} COLLATE {column.collation}"
 
 
 def _check_key_column(target: Target, key: str) -> None:

@@ -43,20 +43,15 @@ _Sent = tuple[Delivered, str, MySqlSink]  # a delivery to one of its sinks, as i
 
 
 def verify(
-    delivered: Sequence[Delivered],
-    plan: ParticipantPlan,
-    connection: ConnectionInfo,
-    wal: WalReader,
-    *,
-    full: bool = False,
+    delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
 ) -> list[SinkReport]:
-    """One report a table; with `full` other rows are counted also where the table need not be read for that.
+    """One report a table. Other rows are not counted where a key leads to those of the log.
 
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """
     log = DeliveredLog.of(wal, delivered)
     groups = _by_target(delivered, plan.name, connection.schema)
-    return [_report(sent, plan.name, connection, log, full) for sent in groups]
+    return [_report(sent, plan.name, connection, log) for sent in groups]
 
 
 def _by_target(delivered: Sequence[Delivered], participant: str, schema: str) -> list[list[_Sent]]:
@@ -71,14 +66,12 @@ def _by_target(delivered: Sequence[Delivered], participant: str, schema: str) ->
     return list(groups.values())
 
 
-def _report(
-    sent: Sequence[_Sent], participant: str, connection: ConnectionInfo, log: DeliveredLog, full: bool
-) -> SinkReport:
+def _report(sent: Sequence[_Sent], participant: str, connection: ConnectionInfo, log: DeliveredLog) -> SinkReport:
     """Report on a table; one that cannot be read has a report, too, so that the others are compared."""
     table = TableName.parse(sent[-1][2].table).within(connection.schema)
     found: AirflowFtError
     try:
-        return _verify(sent, participant, connection, log, full)
+        return _verify(sent, participant, connection, log)
     except DeclinedError as error:  # the table was altered since, and no longer holds each value
         report = _begun(sent, participant, table)
         return replace(report, error=f"cannot compare the table: {error.what}", error_code=error.code)
@@ -103,9 +96,7 @@ def _delivered(sent: Sequence[_Sent]) -> list[Delivered]:
     return once((each, name) for each, name, _ in sent)
 
 
-def _verify(
-    sent: Sequence[_Sent], participant: str, connection: ConnectionInfo, log: DeliveredLog, full: bool
-) -> SinkReport:
+def _verify(sent: Sequence[_Sent], participant: str, connection: ConnectionInfo, log: DeliveredLog) -> SinkReport:
     delivered, (_, newest, sink) = _delivered(sent), sent[-1]
     with closing(Session(connection, LIMITS)) as session:
         target = read_target(session, newest, sink, connection.schema)
@@ -116,7 +107,7 @@ def _verify(
         parts = _parts(sent, target, log)
         key = usable_key(session, target.table, {part.columns for part in parts})
         report = Comparison(session, target.table, key).report(report, parts)
-        if (full or not key) and not report.error:
+        if not key and not report.error:
             rows = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
             other = max(0, rows - (report.expected - report.missing) - report.repeated)
             report = replace(report, other=other)

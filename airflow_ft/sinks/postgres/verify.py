@@ -47,14 +47,9 @@ FULL JOIN (SELECT {digest} AS digest, count(*) AS there FROM {target} AS r GROUP
 
 
 def verify(
-    delivered: Sequence[Delivered],
-    plan: ParticipantPlan,
-    connection: ConnectionInfo,
-    wal: WalReader,
-    *,
-    full: bool = False,
+    delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
 ) -> list[SinkReport]:
-    """One report a table, whatever its plans and sinks were called; other rows are counted in any case.
+    """One report a table, whatever its plans and sinks were called.
 
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """

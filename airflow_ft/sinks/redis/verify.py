@@ -22,12 +22,7 @@ from airflow_ft.sinks.redis.spec import RedisSink
 
 
 def verify(
-    delivered: Sequence[Delivered],
-    plan: ParticipantPlan,
-    connection: ConnectionInfo,
-    wal: WalReader,
-    *,
-    full: bool = False,
+    delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
 ) -> list[SinkReport]:
     """Return one report for each key template; see `airflow_ft.sinks.base.keyed_verify.compare_targets`."""
     with opened(connection, participant=plan.name) as client:

@@ -190,7 +190,7 @@ class Cards:
         return {key: Found(digest(value), number) for key, value, number in there}
 
 
-def verify(delivered, plan, connection, wal, *, full=False):
+def verify(delivered, plan, connection, wal):
     with opened(connection.host) as db:
         documents, pipeline = Documents(db, connection, plan.name), delivered[-1].plan.pipeline
 

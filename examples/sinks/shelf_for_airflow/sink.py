@@ -186,7 +186,7 @@ def found(path, table):
         return Finding(f"{path}, {len(columns_of(db, table))} columns")
 
 
-def verify(delivered, plan, connection, wal, *, full=False):
+def verify(delivered, plan, connection, wal):
     with opened(connection.host) as db:
         return compare_tables(
             delivered,

@@ -31,8 +31,7 @@ CHANGE = "op"
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
     """See `airflow_ft.protocol.participant.Participant`."""
-    sinks = {name: SqliteSink.from_settings(plan.name, settings) for name, settings in plan.sinks.items()}
-    return KeyedParticipant(plan.name, sinks, SqliteFile.of(connection), wal)
+    return KeyedParticipant(plan.name, SqliteSink.all_of(plan), SqliteFile.of(connection), wal)
 
 
 class KeyedParticipant(SqliteParticipant):
