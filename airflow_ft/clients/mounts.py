@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 _NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|afs|9p|ceph|glusterfs|lustre|beegfs|gpfs|ocfs2|gfs2|fuse\..+")
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
 _LOCAL_FUSE = {"fuse.fuse-overlayfs"}  # the layers of a rootless container: a local disk
 
 
 def mounts() -> list[tuple[Path, str]]:
-    """Return mount point and type of each file system. From /etc/mtab if it exists: a link to the kernel's list."""
-    import psutil  # type: ignore[import-untyped]
+    """Return mount point and type of each file system; nothing without /proc.
 
-    return [(Path(each.mountpoint), each.fstype) for each in psutil.disk_partitions(all=True)]
+    Not by psutil: it reads /etc/mtab, which may be old.
+    """
+    try:
+        lines = Path("/proc/self/mounts").read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    fields = [[_ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), each) for each in line.split()] for line in lines]
+    return [(Path(os.fsdecode(point)), os.fsdecode(kind)) for _, point, kind, *_ in fields]
 
 
 def file_system(folder: Path) -> str:
     """Return the type of the file system that holds `folder`; "": unknown. Raises OSError."""
-    depth, kind = -1, ""
+    depth, kind, real = -1, "", folder.resolve()
     for point, mounted in mounts():
-        if folder.resolve().is_relative_to(point) and len(point.parts) >= depth:  # the last mounted one is seen
+        if real.is_relative_to(point) and len(point.parts) >= depth:  # the last mounted one is seen
             depth, kind = len(point.parts), mounted
     return kind
 

@@ -521,7 +521,14 @@ def a_memory_that_cannot_be_read_is_empty(change: Change) -> None:
 
 @noticed_by("test_the_system_lists_the_strategy_of_the_sink", SQLITE)
 def the_strategy_has_another_name(change: Change) -> None:
-    change(SqliteSink, "strategy", "direct")
+    made = SqliteSink.__post_init__
+
+    def renamed(self: SqliteSink) -> None:
+        object.__setattr__(self, "strategy", "direct")
+        made(self)
+
+    change(SqliteSink, "strategies", {"direct": SqliteSink.strategies["local"]})
+    change(SqliteSink, "__post_init__", renamed)
 
 
 @noticed_by("test_the_system_lists_the_strategy_of_the_sink", SQLITE)
@@ -531,8 +538,8 @@ def the_strategy_promises_more(change: Change) -> None:
 
 @noticed_by("test_an_unknown_setting_is_refused", SQLITE)
 def unknown_settings_are_left_out(change: Change) -> None:
-    def known(cls: type[SqliteSink], conn_id: str, settings: Any) -> SqliteSink:
-        return cls(conn_id=conn_id, table=settings["table"], create=settings["create"])
+    def known(cls: type[SqliteSink], conn_id: str, strategy: str, settings: Any) -> SqliteSink:
+        return cls(conn_id=conn_id, strategy=strategy, table=settings["table"], create=settings["create"])
 
     change(SqliteSink, "from_settings", classmethod(known))
 

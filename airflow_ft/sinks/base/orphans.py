@@ -46,8 +46,9 @@ class PreparedOfOwners(ABC):
         """Return what others have left past the last delivered number: markers and prepared branches."""
         prepared = self._of_others(installation)  # before the markers: what is committed meanwhile shows there (I6)
         found = list(marked_orphans(self.ledger.markers_of_others(self._last(), installation)))
+        undecided = self._undecided(prepared)
         for owner, name in prepared:
-            if self._is_undecided(name):
+            if name in undecided:
                 text = f"branch {name.branch} is prepared (epoch {name.epoch}, attempt {name.attempt}), and keeps locks"
                 statements = (self.sql(name, verb) for verb in ("COMMIT", "ROLLBACK"))
                 found.append(Orphan(name.number, name.branch, OrphanKind.PREPARED, owner, text, 0, *statements))
@@ -82,7 +83,7 @@ class PreparedOfOwners(ABC):
         StateConflictError: something is prepared, and `ending` is None.
         """
         found = self._of_others(fence.installation)
-        undecided = [name for _, name in found if self._is_undecided(name)]
+        undecided = self._undecided(found)
         if undecided and ending is None:
             raise StateConflictError(
                 f"a former owner has {len(undecided)} prepared branches here, and nothing says how to end them.",
@@ -106,9 +107,11 @@ class PreparedOfOwners(ABC):
     def _of_others(self, installation: str) -> list[tuple[str, BranchName]]:
         return self.of(self.ledger.installations() - {installation})
 
-    def _is_undecided(self, name: BranchName) -> bool:
-        """Return whether nothing in the sink says what was to become of it."""
-        return name.number > self._last() and name.number != PROBE_NUMBER and self.ledger.marker(name.number) is None
+    def _undecided(self, found: Collection[tuple[str, BranchName]]) -> list[BranchName]:
+        """Return those of which nothing in the sink says what was to become of them."""
+        last = self._last() if found else 0
+        later = (name for _, name in found if name.number > last and name.number != PROBE_NUMBER)
+        return [name for name in later if self.ledger.marker(name.number) is None]
 
     def _last(self) -> int:
         """The number delivered last, also where the head is gone."""

@@ -29,6 +29,7 @@ def statements(
     *,
     text: str = "TEXT",
     key: str = "TEXT",
+    name: str = "",
     integer: str = "BIGINT",
     at: str,
     branches: bool = False,
@@ -37,12 +38,13 @@ def statements(
 ) -> Sequence[str]:
     """Return what makes both tables where they are lacking, in a system that calls its types so.
 
-    `key` is the type of texts that are part of a key, `at` type and default of when a marker was written, for people.
-    With `branches` there are markers of branches too; that of a whole number has the branch ''. `of_head` adds
-    columns to the head, each with a comma behind it, and `end` follows both statements.
+    `key` is the type of texts that are part of a key, `name` of those that are ASCII (default: `key`), `at` type and
+    default of when a marker was written, for people. With `branches` there are markers of branches too; that of a whole
+    number has the branch ''. `of_head` adds columns to the head, each with a comma behind it, and `end` follows both
+    statements.
     """
-    branch, of_branch = (f" branch {key} NOT NULL DEFAULT '',", ", branch") if branches else ("", "")
-    names = f"pipeline {key} NOT NULL, participant {key} NOT NULL"
+    branch, of_branch = (f" branch {name or key} NOT NULL DEFAULT '',", ", branch") if branches else ("", "")
+    names = f"pipeline {name or key} NOT NULL, participant {key} NOT NULL"
     return (
         f"CREATE TABLE IF NOT EXISTS {head} (\n  {names}, installation {text} NOT NULL,\n"
         f"  epoch {integer} NOT NULL, attempt {integer} NOT NULL, last_delivered {integer} NOT NULL,"

@@ -108,6 +108,8 @@ def announce(
             ledger.on(session).create_head(new_head(fence))
             continue
         check_owner(head, fence)
+        if head is not None and head.rank == fence.rank and head.session == nonce:
+            return tuple(killed)  # a proxy has sent the statement twice, and the second changed nothing
         if time.monotonic() > deadline:
             raise SinkUnavailableError(
                 f"other attempts kept changing the row of {ledger.head_table} for {limits.head_wait:.0f} s.",

@@ -125,8 +125,9 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
         what = (
             f"the key {short} of {name} is a hash, by which MariaDB finds no rows. Deletes would read the whole table."
         )
-    remedy = f"Make {keys} of {name} VARCHAR or VARBINARY NOT NULL of the same collation, as long as the values are and"
-    remedy += f" 3,072 bytes together. Then run ALTER TABLE {name.sql} DROP {old}, ADD {new} ({keys})."
+    remedy = f"Make the texts and binaries among {keys} of {name} VARCHAR or VARBINARY NOT NULL, each with its present"
+    remedy += " collation and as long as its values are, all keys 3,072 bytes at most."
+    remedy += f" Then run ALTER TABLE {name.sql} DROP {old}, ADD {new} ({keys})."
     return target.misfits.of_table(what, "key_unfit", remedy, key=str(short))
 
 

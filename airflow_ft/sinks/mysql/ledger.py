@@ -65,8 +65,12 @@ class Ledger(SqlLedger):
 
     def ddl(self) -> Sequence[str]:
         """The statements that create both tables where they are lacking."""
-        key = "VARCHAR(250) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-        types = {"text": "MEDIUMTEXT", "key": key, "integer": "BIGINT UNSIGNED"}
+        types = {
+            "text": "MEDIUMTEXT",
+            "key": "VARCHAR(250) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+            "name": "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",  # else the key is too long for pages of 8 KB
+            "integer": "BIGINT UNSIGNED",
+        }
         return statements(
             self.head_table,
             self.table,

@@ -25,6 +25,8 @@ _OUTPUT_MODE = (
     ' With "append", group by a window of a column with a watermark.'
 )
 # The job's new operators do not fit the state that it continues with. A retry does not help.
+_MOST_OF_SCHEMAS = 8_000  # characters: Spark prints the old schema, and then the new one
+_ONLY_AVRO = f" Only state variables of transformWithState with {ENCODING}=avro take more or wider fields."
 _STATE_CHANGED = re.compile(
     r"\[((?:"
     r"STATE_STORE_(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"
@@ -98,11 +100,12 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
             if base is not None and has_lost_state(SparkLocation.of(base)):
                 return lost_state(pipeline, base.location, base.batch)
             return JobError(
-                f"job {job} has changed and no longer fits its state: {found[1]}: {short(' '.join(found[2].split()))}",
+                f"job {job} has changed and no longer fits its state: {found[1]}:"
+                f" {short(' '.join(found[2].split()), _MOST_OF_SCHEMAS)}",
                 code="state_unfit",
-                remedy=f"Undo the change. Only state variables of transformWithState with {ENCODING}=avro take more or"
-                f" wider fields. Or run `airflow ft reset-state {pipeline}`: it drops the state and keeps the"
-                " positions. Or give the changed pipeline a new name: it then reads from the beginning.",
+                remedy=f"Undo the change.{_ONLY_AVRO if 'SCHEMA' in found[1] else ''} Or run `airflow ft reset-state"
+                f" {pipeline}`: it drops the state and keeps the positions. Or give the changed pipeline a new name: it"
+                " then reads from the beginning.",
                 condition=found[1],
             )
         if found := _NO_AVRO.search(message):
