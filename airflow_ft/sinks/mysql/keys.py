@@ -126,7 +126,7 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
             f"the key {short} of {name} is a hash, by which MariaDB finds no rows. Deletes would read the whole table."
         )
     remedy = f"Make the texts and binaries among {keys} of {name} VARCHAR or VARBINARY NOT NULL, each with its present"
-    remedy += " collation and as long as its values are, all keys 3,072 bytes at most."
+    remedy += " collation and as long as its values are, 3,072 bytes together."
     remedy += f" Then run ALTER TABLE {name.sql} DROP {old}, ADD {new} ({keys})."
     return target.misfits.of_table(what, "key_unfit", remedy, key=str(short))
 
