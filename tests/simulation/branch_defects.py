@@ -135,10 +135,10 @@ def branches_that_do_not_lock_the_head(change: Change) -> None:
 @defect(LOST_RUNS, "I2 I6")
 def branch_delivered_again_under_a_place_that_is_taken(change: Change) -> None:
     """A branch that is visible is sent again with those that were lost, whatever holds the place of its marker."""
-    take, deliver = BranchedParticipant._take_place, BranchedParticipant._deliver_branches
+    take, deliver = Ledger.take_place, BranchedParticipant._deliver_branches
 
     def all_of_them(self: BranchedParticipant, plan: Any, fence: Fence, vote: Any, _: Any, way: Any) -> None:
         deliver(self, plan, fence, vote, self._slices(plan), way)
 
-    change(BranchedParticipant, "_take_place", lambda *args: take(*args) or True)
+    change(Ledger, "take_place", lambda *args: take(*args) or True)
     change(BranchedParticipant, "_deliver_branches", all_of_them)

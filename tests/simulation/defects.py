@@ -58,8 +58,8 @@ def marker_outside_the_transaction(change: Change) -> None:
 
 @defect(BOTH, "I2 I6")
 def rows_without_a_marker_when_its_place_is_taken(change: Change) -> None:
-    take = ServerParticipant._take_place
-    change(ServerParticipant, "_take_place", lambda *args: take(*args) or True)
+    take = Ledger.take_place
+    change(Ledger, "take_place", lambda *args: take(*args) or True)
     everywhere(change, ledger.settled, lambda *_, **__: None)
     fill = Ledger.fill_marker
     change(Ledger, "fill_marker", lambda *args, **named: fill(*args, **named) or 1)

@@ -83,7 +83,7 @@ class BranchedParticipant(ServerParticipant):
                 session.begin()
                 guarded_head(session, ledger, fence, self._nonce, shared=True)
                 detail = self._detail(session, fence, way, part)
-                if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail, part.label):
+                if not ledger.on(session).take_place(plan, fence, Outcome.COMMITTED, detail, part.label):
                     return  # settled: `_conclude` reads the markers
                 targets = self._fitting(session, plan, vote, way)
                 readers = list(part.readers(self._opened(plan)))
@@ -138,7 +138,7 @@ class BranchedParticipant(ServerParticipant):
             "branches": {branch: dict(marker.counts) for branch, marker in sorted(visible.items())},
             **set_aside_detail(together(read_detail(marker.detail) for _, marker in sorted(visible.items()))),
         }
-        if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, whole):
+        if not ledger.on(session).take_place(plan, fence, Outcome.COMMITTED, whole):
             session.close()
             return self._current_proof(plan)
         if ledger.on(session).fill_marker(plan.number, counts, whole) != 1:

@@ -10,11 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
+import pymysql
+
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan, canonical_json
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, MARKER, MINE, SqlLedger, statements
+from airflow_ft.sinks.mysql.failures import DUPLICATE_KEY, code_of
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -166,6 +170,18 @@ class Ledger(SqlLedger):
         sql = f"DELETE FROM {{ledger}} WHERE {MINE} AND {_PLACE} AND installation <> ?"
         for number, branch, _ in self.markers_of_others(above, installation):
             self.run(sql, *self.key, number, branch, installation)
+
+    def take_place(
+        self, plan: Plan, fence: Fence, outcome: Outcome, detail: Mapping[str, Any], branch: str = WHOLE
+    ) -> bool:
+        """Inserts the marker; False when the place is taken (settled: what that means is read, not guessed)."""
+        try:
+            self.write_marker(plan, fence, outcome, {}, detail, branch)
+        except pymysql.err.MySQLError as error:
+            if code_of(error) != DUPLICATE_KEY:
+                raise
+            return False
+        return True
 
     def fill_marker(
         self, number: int, counts: Mapping[str, int], detail: Mapping[str, Any], branch: str = WHOLE

@@ -52,7 +52,7 @@ class LocalParticipant(ServerParticipant):
             }
             if self._killed:  # also by the try before this one, whose table had to be judged again
                 detail["killed"] = list(self._killed)
-            if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail):
+            if not ledger.on(session).take_place(plan, fence, Outcome.COMMITTED, detail):
                 session.close()
                 return self._current_proof(plan)
             counts, detail = self._fill(session, ledger, plan, self._opened(plan), targets, detail, way)

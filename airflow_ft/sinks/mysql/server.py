@@ -32,7 +32,6 @@ from airflow_ft.sinks.base.memory import (
     refuse_to_adopt,
 )
 from airflow_ft.sinks.mysql.failures import (
-    DUPLICATE_KEY,
     LOCAL_INFILE_REFUSED,
     NO_SUCH_TABLE,
     Meaning,
@@ -262,7 +261,7 @@ class ServerParticipant(JudgingParticipant):
             if marker is not None:
                 return marker.proof(self._plan.name, plan.number)
             for branch in (WHOLE, *self._labels()):
-                if not self._take_place(session, ledger, plan, fence, Outcome.ABORTED, detail, branch):
+                if not ledger.on(session).take_place(plan, fence, Outcome.ABORTED, detail, branch):
                     session.close()
                     return self._current_proof(plan)
             self._end(session)
@@ -329,25 +328,6 @@ class ServerParticipant(JudgingParticipant):
             self._end(session)
 
     # --- what the steps share -----------------------------------------------------------------------------------
-
-    def _take_place(
-        self,
-        session: Session,
-        ledger: Ledger,
-        plan: Plan,
-        fence: Fence,
-        outcome: Outcome,
-        detail: Mapping[str, Any],
-        branch: str = WHOLE,
-    ) -> bool:
-        """Inserts the marker; False when the place is taken (settled: what that means is read, not guessed)."""
-        try:
-            ledger.on(session).write_marker(plan, fence, outcome, {}, detail, branch)
-        except pymysql.err.MySQLError as error:
-            if code_of(error) != DUPLICATE_KEY:
-                raise
-            return False
-        return True
 
     def _current_proof(self, plan: Plan) -> Proof:
         """The marker that took the place, in a fresh snapshot."""
