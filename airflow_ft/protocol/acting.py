@@ -81,6 +81,9 @@ class Acting:
             if isinstance(error, FencedError) and error.head_epoch >= self.epoch:
                 self._halt_if_store_is_behind(error)
             raise
+        except Exception as error:  # of another package, or of the code of a sink
+            note_problem(self._store, self._pipeline, self.epoch, plan.number, participant, error)
+            raise
 
     def _halt_if_store_is_behind(self, error: FencedError) -> None:
         """The head has a rank that this store has not given out yet: the store is the older one.

@@ -43,7 +43,7 @@ def failure_of(error: BaseException, pipeline: str = "", *, task_id: str = "", t
             reason=_reason(error),
         )
     message = f"the run ended with a {kind}."
-    remedy = "Read the log of the task." if task_id else "Read the log of the program."
+    remedy = f"Read the log of the {'task' if task_id else 'task or program'}."
     return Failure(kind, "", message, remedy, task_id=task_id, try_number=try_number)
 
 
@@ -72,9 +72,7 @@ def note_failure(
         log.debug("how that came about:", exc_info=problem)
 
 
-def note_problem(
-    store: ProblemLog, pipeline: str, epoch: int, number: int, participant: str, error: AirflowFtError
-) -> None:
+def note_problem(store: ProblemLog, pipeline: str, epoch: int, number: int, participant: str, error: Exception) -> None:
     """Store why the newest attempt at a participant failed (`ProblemLog.record_problem`)."""
     if isinstance(error, _PASSED_OVER):
         return

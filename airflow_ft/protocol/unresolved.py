@@ -1,9 +1,9 @@
 """Quarantine of checkpoints that cannot be settled: after a while they are QUARANTINED instead of retried without
 limit.
 
-Quarantine needs proof, not time alone (I6, I7): every sink that still lacks the number *answers*, and the newest try
-at one of them was refused. While a sink is unavailable no decision is needed. Recovery settles the number when the sink
-is back, so a sink that has just come back gets a try first.
+Quarantine needs proof, not time alone (I6, I7): every sink that still lacks the number *answers*, and the newest error
+noted of one of them is a refusal. While a sink is unavailable no decision is needed. Recovery settles the number when
+the sink is back, so a sink that has just come back gets a try first. A killed process notes no error.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def quarantine_unresolved(
 
 
 def _refused_by(checkpoint: Checkpoint, participants: ParticipantFactory) -> list[str]:
-    """Return what each sink says that lacks the number and refused the newest try; empty if one cannot be read."""
+    """Return what each sink says that lacks the number, if its newest error is a refusal; empty: one cannot be read."""
     found: list[str] = []
     for participant in checkpoint.participants:
         if checkpoint.proof_of(participant.name) is not None:

@@ -18,8 +18,9 @@ from airflow_ft.store.writing import pipeline_write
 
 _CUTOFF = "SELECT number FROM checkpoint WHERE pipeline = ? AND is_delivered = 1 ORDER BY number DESC LIMIT 1 OFFSET ?"
 _PRUNABLE = select_checkpoints("pipeline = ? AND is_prunable = 1 AND delivered_by < ? ORDER BY number LIMIT ?")
-# A Kafka source with thousands of partitions has long positions. Those that a program gave find their rows again, and
-# those of a drain tell that its state was drained.
+# A Kafka source with thousands of partitions has long positions, so about the newest 100 numbers keep theirs: each
+# pruned number visits one number once. Those that a program gave find their rows again, and those of a drain tell that
+# its state was drained.
 _FORGET_POSITIONS = (
     "UPDATE checkpoint SET positions = '{}' WHERE pipeline = ? AND number = ? AND pruned_at IS NOT NULL"
     " AND position_digest IS NULL AND positions <> '{}' AND positions NOT LIKE ?"

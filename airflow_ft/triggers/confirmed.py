@@ -15,7 +15,13 @@ from airflow_ft.pipeline.decision_log import check_store
 from airflow_ft.protocol.argument_names import arguments_by_name
 from airflow_ft.protocol.arguments import check_type, shown, wrong
 from airflow_ft.protocol.config import check_name
-from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError, TerminalError, require_not_renamed
+from airflow_ft.protocol.errors import (
+    ConfigurationError,
+    PipelineHaltedError,
+    StoreUnavailableError,
+    TerminalError,
+    require_not_renamed,
+)
 from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.shared import Watch, reading
 
@@ -97,7 +103,8 @@ class ConfirmedTrigger(BaseEventTrigger):
         key, kept, sent = "", None, None
         async for found in shared_stream:
             number = found["number"]
-            if key != (key := f"{STATE_KEY}:{self.pipeline}:{found['log']}"):
+            before, key = key, f"{STATE_KEY}:{self.pipeline}:{found['log']}"
+            if key != before:
                 kept = sent = await self._kept(key)
             if found["acknowledged"] or sent is None:
                 kept = max(kept or 0, number)
@@ -157,6 +164,7 @@ class Confirmations(SharedStreamProducer):
     def __init__(self, pipeline: str, store: str | None = None, poll_interval: float = 10.0) -> None:
         self.pipeline, self.store, self.poll_interval = pipeline, store, poll_interval
         self._seen: News | None = None
+        self._is_renamed = False
         self._watch = Watch((pipeline,))
         self._acknowledged: asyncio.Queue[News] = asyncio.Queue()
 
@@ -205,7 +213,17 @@ class Confirmations(SharedStreamProducer):
             latest = store.latest_confirmed(self.pipeline)
             news = News(store.installation, latest.number if latest is not None else 0)
             if news == self._seen:
-                require_not_renamed(store.pipeline(self.pipeline), "Watch the pipeline of the new name.")
+                self._warn_of_rename(store)
         except KeyError:  # it has not run yet
             news = News(store.installation, 0)
         return news if news != self._seen else None
+
+    def _warn_of_rename(self, store: QueryLog) -> None:
+        """Log once that the pipeline was renamed; again if it got its name back in between."""
+        try:
+            require_not_renamed(store.pipeline(self.pipeline), "Watch the pipeline of the new name.")
+            self._is_renamed = False
+        except PipelineHaltedError as error:
+            if not self._is_renamed:
+                log.warning("%s", error)
+            self._is_renamed = True

@@ -17,7 +17,7 @@ from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.doubt import Evidence
 from airflow_ft.protocol.errors import NotDeliveredError, QuarantinedError, SinkUnavailableError
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import CheckpointState
+from airflow_ft.protocol.model import CheckpointState, Fence
 from airflow_ft.protocol.resolution import Resolver
 from tests.protocol.systems import NoArchive, Systems
 from tests.protocol.world import PIPELINE, World
@@ -101,6 +101,27 @@ def test_a_sink_that_has_just_come_back_gets_a_try_first(world: World) -> None:
     world.check_exactly_once(numbers)
 
 
+def test_foreign_exceptions_are_refusals(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a MemoryError, or an error in the code of a sink, the next try most likely fails, too."""
+    numbers = world.stage(1)
+    for name in world.delivery.names:
+        steps.prepare_step(world.context(), world.delivery, world.config, name)
+    steps.commit_step(world.context(), "db")
+
+    def fail(fence: Fence) -> None:
+        raise MemoryError("secret-7")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.systems["log"], "raise_head", fail)
+        with pytest.raises(MemoryError):
+            steps.commit_step(world.context(), "log")
+    problem = world.store.checkpoint(PIPELINE, 1).problem_of("log")
+    assert problem is not None and problem.kind == "MemoryError" and "secret-7" not in problem.text
+    assert "checkpoint 1 is QUARANTINED" in confirm(world, NOW)
+    Resolver(world.store, PIPELINE, Systems(world.systems), "ada", Worker(), 0.03).commit(1)
+    world.check_exactly_once(numbers)
+
+
 def test_never_means_never(world: World) -> None:
     refused_after_the_decision(world)
     assert "COMMITTING" in confirm(world, None)
@@ -113,8 +134,6 @@ def test_what_only_waits_to_be_recorded_is_not_kept(world: World) -> None:
     assert plan is not None
     with new_epoch(world.store, PIPELINE, Worker("dag/run-1/step", 2), "a test", 0.03) as (epoch, _):
         attempt = world.store.begin_attempt(PIPELINE, epoch, 1, "log")
-        from airflow_ft.protocol.model import Fence
-
         fence = Fence(PIPELINE, world.store.installation, epoch, attempt)
         Systems(world.systems)(plan.participant("log")).commit(plan, fence)
     assert unresolved.quarantine_unresolved(world.store, PIPELINE, Systems(world.systems), NOW) is None

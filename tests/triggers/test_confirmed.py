@@ -174,6 +174,8 @@ def test_a_renamed_pipeline_is_logged(tmp_path: Path, caplog: pytest.LogCaptureF
             await running.nothing()
             renamed(scene, 1)
             await until(lambda: f"continues as {NEW}" in caplog.text)
+            await running.nothing()
+            assert caplog.text.count(NEW) == 1 and "did not answer" not in caplog.text
 
     with closing(open_store(url)) as store:
         scene = Scene(store)

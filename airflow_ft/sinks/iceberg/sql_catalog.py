@@ -93,7 +93,7 @@ class DurableSqlCatalog(SqlCatalog):
 
 
 def _stamped_after(newest: int, update: TableUpdate) -> TableUpdate:
-    """Return an update whose snapshot is later than `newest`. If it were equal, pyiceberg would put in the clock's."""
+    """Return an update whose snapshot is later than `newest`; pyiceberg replaces an equal time by the current one."""
     if not isinstance(update, AddSnapshotUpdate) or update.snapshot.timestamp_ms > newest:
         return update
     return update.model_copy(update={"snapshot": update.snapshot.model_copy(update={"timestamp_ms": newest + 1})})
