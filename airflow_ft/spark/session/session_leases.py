@@ -233,7 +233,9 @@ def _key(request: StageRequest, variables: Mapping[str, str]) -> str:
         with suppress(OSError):
             changed.append([file, Path(file.removeprefix("file:")).stat().st_mtime_ns])
     whose = [request.session_name or request.pipeline, str(Path.cwd())]
-    everything = [whose, sorted(conf.items()), sorted(variables.items()), changed]
+    # Without the user, SPARK_LOCAL_IP says only whether a name server answered.
+    chosen = [each for each in sorted(variables.items()) if each[0] != "SPARK_LOCAL_IP" or each[0] in os.environ]
+    everything = [whose, sorted(conf.items()), chosen, changed]
     return hashlib.sha256(json.dumps(everything).encode()).hexdigest()
 
 
