@@ -128,6 +128,13 @@ def test_a_tls_setting_that_nothing_reads_is_refused(reader: str, name: str, val
         READERS[reader][1](given)
 
 
+def test_a_sink_without_tls_says_that_it_has_none() -> None:
+    for reader in ("hbase", "hive_metastore"):
+        with raises(SinkAccessError, "connection_invalid", participant="shop", fields=["ssl"]) as caught:
+            READERS[reader][1](ConnectionInfo("shop", reader, "127.0.0.1", 1, extra={"ssl": True}))
+        assert "neither TLS" in caught.value.remedy
+
+
 def test_an_empty_field_of_the_form_weakens_no_tls() -> None:
     extra = {"ssl": True, "ssl_cert_reqs": None, "ssl_check_hostname": "", "ssl_ca_certs": ""}
     with opened(ConnectionInfo("shop", "redis", extra=extra)) as client:
