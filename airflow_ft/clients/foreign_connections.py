@@ -64,7 +64,10 @@ def refuse_unread(connection: ConnectionInfo, read: Collection[str] = (), beginn
     """
     asked = [name for name, value in connection.extra.items() if value not in (None, False, "") and name not in read]
     if unread := [name for name in asked if name.lower().startswith(beginnings)]:
-        supported = f"This sink reads {', '.join(read)}." if read else "This sink supports neither TLS nor Kerberos."
+        supports_none = beginnings is PROTECTION
+        supported = (
+            "This sink supports neither TLS nor Kerberos." if supports_none else f"This sink reads {', '.join(read)}."
+        )
         what = f"the connection's extra has settings that this sink does not read: {', '.join(unread)}."
         raise invalid(connection, what, f"Correct or remove them. {supported}", *unread)
 

@@ -65,7 +65,10 @@ def check_store(setting: str | None) -> str | None:
 
 
 def _holds_password(url: str) -> bool:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its text may quote the password; `parse_url` refuses the URL
+        return False
     parameters = {name.lower() for name, _ in parse_qsl(parts.query)}
     return bool(parts.password) or not parameters.isdisjoint(("password", "sslpassword"))
 

@@ -58,6 +58,15 @@ class Job:
         return sources["numbers"].select("n", said("k").alias("word"), F.lit({word!r}).alias("own"), seen.alias("seen"))
 """
 
+CALLBACKS = """
+from pyspark.sql import functions as F
+
+class Job:
+    def transform(self, spark, sources):
+        pool = spark.sparkContext._gateway.gateway_property.pool
+        return sources["numbers"].select(F.lit(str(pool.next_id)).alias("id"))
+"""
+
 
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageWorld]:
@@ -153,6 +162,15 @@ def test_spark_pyspark_python_is_for_the_workers_alone(pipeline: StageWorld, tmp
     _run(pipeline, "stage_jobs:Crashing", keep_session=keep, conf={"spark.pyspark.python": str(workers)})
     started = calls.read_text().splitlines()
     assert started and all("-m pyspark." in each for each in started)
+
+
+@pytest.mark.parametrize("keep", [0.0, KEEP])
+def test_strangers_cannot_guess_the_ids_of_callbacks(pipeline: StageWorld, tmp_path: Path, keep: float) -> None:
+    (tmp_path / "callbacks.py").write_text(CALLBACKS)
+    for _ in range(2):
+        _run(pipeline, "callbacks:Job", keep_session=keep, python_path=(str(tmp_path),))
+    ids = [int(row["id"]) for row in pipeline.all_rows()]
+    assert min(map(int.bit_length, ids)) > 64 and abs(ids[0] - ids[1]) > 2**64
 
 
 def test_a_run_that_failed_takes_the_jvm_with_it(pipeline: StageWorld) -> None:

@@ -150,3 +150,7 @@ def test_a_password_is_refused_where_airflow_would_show_it() -> None:
         with raises(ConfigurationError, "password_visible", argument="store") as caught:
             check_store(open_one)
         assert "secret-word" not in f"{caught.value} {vars(caught.value)}"
+    for unreadable in ("postgresql://us:secret-word[x@host/db", "postgresql://us:secret-word\u2100@host/db"):
+        with raises(ConfigurationError, "store_url_invalid") as caught:
+            check_store(unreadable)
+        assert "secret-word" not in f"{caught.value} {vars(caught.value)}" and caught.value.__suppress_context__

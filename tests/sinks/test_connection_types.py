@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 
 from airflow_ft import KafkaSource, MySqlSink, PipelineSpec, SqliteSink
 from airflow_ft.clients.kafka.client import KafkaSettings
@@ -19,6 +20,7 @@ from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import RunKey
+from airflow_ft.sinks.cassandra.server import _tls as cassandra_tls
 from airflow_ft.sinks.cassandra.server import opened as cassandra
 from airflow_ft.sinks.hbase import server as hbase
 from airflow_ft.sinks.hive.metastore import Connected as Metastore
@@ -126,11 +128,26 @@ def test_a_tls_setting_that_nothing_reads_is_refused(reader: str, name: str, val
         READERS[reader][1](given)
 
 
+def test_a_sink_without_tls_says_that_it_has_none() -> None:
+    for reader in ("hbase", "hive_metastore"):
+        with raises(SinkAccessError, "connection_invalid", participant="shop", fields=["ssl"]) as caught:
+            READERS[reader][1](ConnectionInfo("shop", reader, "127.0.0.1", 1, extra={"ssl": True}))
+        assert "neither TLS" in caught.value.remedy
+
+
 def test_an_empty_field_of_the_form_weakens_no_tls() -> None:
     extra = {"ssl": True, "ssl_cert_reqs": None, "ssl_check_hostname": "", "ssl_ca_certs": ""}
     with opened(ConnectionInfo("shop", "redis", extra=extra)) as client:
         made = client.connection_pool.make_connection()
     assert (made.cert_reqs, made.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+def test_a_connection_that_names_no_tls_has_none() -> None:
+    """As Airflow's own form and hooks have it."""
+    form = {"ssl": False, "ssl_cert_reqs": "required", "ssl_check_hostname": False}
+    with opened(ConnectionInfo("shop", "redis", extra=form)) as client:
+        assert not isinstance(client.connection_pool.make_connection(), redis.SSLConnection)
+    assert cassandra_tls(ConnectionInfo("shop", "cassandra", extra={"ssl_options": {}})) is None
 
 
 @pytest.fixture

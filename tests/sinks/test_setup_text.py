@@ -67,3 +67,18 @@ def test_a_key_adds_no_rule_of_an_acl() -> None:
         if each.startswith("ACL SETUSER")
     ]
     assert line.split()[3:5] == ["~airflow_ft:*", "~x?allkeys?~y??é????*"]
+
+
+@pytest.mark.parametrize("login", ["x on nopass +@all ~*", "x\u3000y", "x\nFLUSHALL", "x'", 'x"'])
+def test_a_login_adds_no_rule_of_an_acl(login: str) -> None:
+    text = "\n".join(printed(redis, RedisSink(key="x:{id}"), "redis", login=login))
+    assert "ACL SETUSER <user> ~airflow_ft:*" in text and login not in text
+
+
+def test_a_login_ends_no_comment() -> None:
+    user = "x\nDROP TABLE orders; --"
+    lines = printed(postgres, PostgresSink(table="orders"), "postgres", login=user)
+    assert not any("\n" in line for line in lines if line.startswith("--"))
+    extra = {"bootstrap.servers": "h:1", "sasl.username": user}
+    lines = printed(kafka, KafkaSink(topic="orders"), "kafka", extra=extra)
+    assert not any("\n" in line for line in lines if line.startswith("#"))

@@ -206,6 +206,10 @@ def test_state_of_a_later_spark_is_a_warning(
     remember_meaning(location, _memory(SUM, spark="4.2.0"))
     warn_of_later_spark(location, ours)
     assert ("Spark 4.2.0 wrote" in caplog.text) is warned
+    caplog.clear()
+    keep(location.uri, MEANING_FILE, {"format": 99})
+    warn_of_later_spark(location, ours)
+    assert not caplog.text, "another format"
 
 
 @pytest.mark.parametrize("format", ["v1", "v2"])

@@ -29,6 +29,7 @@ from airflow_ft.spark.private import private_folder
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult, is_local
+from airflow_ft.spark.session import session_leases
 from airflow_ft.spark.session.submit import (
     LATE_OPTIMISER,
     QUICK_LAUNCHER,
@@ -264,7 +265,13 @@ def test_the_environment_has_nothing_of_airflow(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("host", "master", "found"),
-    [("nowhere.invalid", "", "127.0.0.1"), ("nowhere.invalid", "spark://m:7077", None), ("localhost", "", None)],
+    [
+        ("nowhere.invalid", "", "127.0.0.1"),
+        ("nowhere.invalid", "spark://m:7077", None),
+        ("localhost", "", None),
+        ("a" * 64, "", "127.0.0.1"),
+        ("a..b", "", "127.0.0.1"),
+    ],
 )
 def test_a_host_without_an_address_runs_spark_locally(
     monkeypatch: pytest.MonkeyPatch, host: str, master: str, found: str | None
@@ -274,6 +281,17 @@ def test_a_host_without_an_address_runs_spark_locally(
     assert environment(_request(master=master)).get("SPARK_LOCAL_IP") == found
     monkeypatch.setenv("SPARK_LOCAL_IP", "10.0.0.5")
     assert environment(_request(master=master))["SPARK_LOCAL_IP"] == "10.0.0.5"
+
+
+def test_settings_do_not_change_when_the_name_server_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "worker-7.invalid")
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: ["an address"])
+    before = environment(_request())
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])
+    assert "SPARK_LOCAL_IP" not in before and environment(_request()) == before
+    without = {**before, "SPARK_LOCAL_IP": "127.0.0.1"}  # as another process finds it meanwhile
+    assert session_leases._key(_request(), without) == session_leases._key(_request(), before)
 
 
 def test_a_kept_sessions_driver_has_the_pyspark_of_spark_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def keyspace_of(connection: ConnectionInfo) -> str:
 def _tls(connection: ConnectionInfo) -> ssl.SSLContext | None:
     refuse_unread(connection, ["ssl_options"])
     given = connection.extra.get("ssl_options")
-    if given in (None, False, ""):
+    if not given:
         return None
     try:
         context = ssl.create_default_context(cafile=given.get("ca_certs"))

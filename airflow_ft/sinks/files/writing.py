@@ -51,7 +51,10 @@ def large(files: Sequence[WalFile], segments: int, file_bytes: int) -> list[WalF
 
 
 def _most_open() -> int:
-    """Return how many files may be open at once; the rest of the process needs descriptors, too."""
+    """Return how many files a sink may have open at once; the rest of the process needs descriptors, too.
+
+    Each sink of a process has this limit for itself. If groups of streams meet EMFILE, their deliveries are retried.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return OPEN_FILES if limit == resource.RLIM_INFINITY else min(OPEN_FILES, max(_FEW_FILES, limit // 4))
 

@@ -27,8 +27,9 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     for grant in needed(pipeline, plan.name, settings.token_topic, topics):
         yield grant.command(user)
     yield "# Optional permissions:"
+    shown = user if user.isprintable() else USER  # a line break would end the comment
     for grant in helpful(settings.token_topic, topics):
-        yield f"# {grant.command(user)}   # {grant.use}"
+        yield f"# {grant.command(shown)}   # {grant.use}"
 
 
 def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:

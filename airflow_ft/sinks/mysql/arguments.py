@@ -67,7 +67,7 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
             return {"ssl_disabled": True}
         # Without an authority PyMySQL would take a certificate for any host.
         by_name = given.get("ssl_verify_identity") and "ssl_ca" not in given
-        if settings is not None or by_name or mode in ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"):
+        if settings or by_name or mode in ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"):
             named = {key.removeprefix("ssl_"): value for key, value in given.items() if not key.startswith("ssl_ver")}
             mapping = dict(settings) if isinstance(settings, Mapping) else {}
             has_authority = bool(mapping.keys() & {"ca", "capath"})
@@ -79,7 +79,7 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
                 if has_authority and mode != "REQUIRED":
                     mapping.setdefault("check_hostname", True)  # as without `ssl_verify_cert`
                 mode = "VERIFY_CA"
-            if isinstance(settings, Mapping) and "ssl_ca" in given and mode != "VERIFY_IDENTITY" and not has_authority:
+            if mapping and "ssl_ca" in given and mode != "VERIFY_IDENTITY" and not has_authority:
                 mapping.setdefault("check_hostname", False)  # as without a mapping: `ssl_ca` verifies no name
             return {"ssl": _context(named | mapping, mode)}
         if mode not in ("", "PREFERRED"):

@@ -26,7 +26,7 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     names = {TableName.parse(sink.table) for sink in sinks.values()}
     yield f"-- Connection {plan.name}: run this in its database, as a user who may create tables and grant privileges."
     if not schema or not all(name.schema for name in names):
-        yield f"-- The search path of {user} resolves names without a schema: SET search_path to the same first."
+        yield "-- The user's search path resolves names without a schema: SET search_path to the same first."
     schemas = sorted({schema, *(name.schema for name in names)} - {""})
     for each in schemas:
         yield f"{create_schema(each)};"

@@ -93,6 +93,8 @@ def opened(connection: ConnectionInfo, seconds: float = ANSWER_SECONDS, **where:
 def _tls(connection: ConnectionInfo) -> dict[str, Any]:
     """Return the client's arguments for TLS; none without. SinkAccessError: a file of them is missing."""
     refuse_unread(connection, ("ssl", *_TLS))
+    if connection.extra.get("ssl") is False:  # the form of Airflow's provider saves it with values for the others
+        return {}
     given = {name: value for name in _TLS if (value := connection.extra.get(name)) not in (None, "")}
     missing = [name for name in _FILES if given.get(name) and not Path(str(given[name])).is_file()]
     if missing:

@@ -14,6 +14,8 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     """Commands that let the connection's user deliver and verify. Asks nothing of the server."""
     yield f"# Connection {plan.name}: run this with redis-cli, as a user with ADMIN rights."
     user = connection.login or "default"
+    if not user.isprintable() or any(character in user for character in " \"'"):  # it would be several words
+        user = "<user>"
     beginnings = sorted({sink.parts[0][0] for sink in RedisSink.all_of(plan).values()})
     yield f"ACL SETUSER {user} {rules(beginnings)}"
     yield "CONFIG SET appendonly yes"

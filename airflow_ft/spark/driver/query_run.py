@@ -64,6 +64,9 @@ class QueryRun:
         if not job.has_split:
             check_types(frame.schema, request.sinks[0])  # before anything is read
         refuse_unfit(frame, request.checkpointing.mode)
+        if (base := request.base) is not None:
+            here = frame.sparkSession.version
+            warn_of_later_spark(SparkLocation("", "", base.location, base.batch, ""), here)
         memory = memory_of(frame, sources.source_of, request.job_arguments)
         plan = JobPlan(source_order(frame), source_places(frame), plan_of(frame), memory)
         declared = [(name, declared_source(request, name)) for name in plan.sources]
@@ -76,8 +79,6 @@ class QueryRun:
         """Run the query of this plan in the attempt's location."""
         run, requests, ending = self._run, self._run.requests, self._run.ending
         store, request, job, frame = run.store, run.request, run.job, run.frame
-        if (base := request.base) is not None and plan.memory is not None:
-            warn_of_later_spark(SparkLocation("", "", base.location, base.batch, ""), plan.memory.spark)
         change = None if request.starts_from_scratch else source_change(request.pipeline, request.base, plan.sources)
         begins = sources_to_freeze(request, plan.sources, change)
         bear = partial(compute_planned, frame, job.output_mode, static=run.sources.listings)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.driver.failures import reason
@@ -21,6 +22,10 @@ def start_session(master: str, kept: int | None) -> SparkSession:
     """Return the session; `kept` is the open file that leads to a JVM which is kept, None: it is started."""
     began = time.monotonic()
     spark = _started(master) if kept is None else attach(kept)
+    # Each user of the machine can reach py4j's port, which calls an object for anybody who knows its id. A kept JVM
+    # also reports objects of earlier drivers that it has released: ours need other ids.
+    gateway: Any = spark.sparkContext._gateway
+    gateway.gateway_property.pool.next_id = secrets.randbits(128)
     log.info("Spark %s started in %.1f s", spark.version, time.monotonic() - began)
     return spark
 

@@ -17,7 +17,6 @@ import hashlib
 import json
 import logging
 import os
-import random
 import shutil
 import signal
 import socket
@@ -234,7 +233,9 @@ def _key(request: StageRequest, variables: Mapping[str, str]) -> str:
         with suppress(OSError):
             changed.append([file, Path(file.removeprefix("file:")).stat().st_mtime_ns])
     whose = [request.session_name or request.pipeline, str(Path.cwd())]
-    everything = [whose, sorted(conf.items()), sorted(variables.items()), changed]
+    # Without the user, SPARK_LOCAL_IP says only whether a name server answered.
+    chosen = [each for each in sorted(variables.items()) if each[0] != "SPARK_LOCAL_IP" or each[0] in os.environ]
+    everything = [whose, sorted(conf.items()), chosen, changed]
     return hashlib.sha256(json.dumps(everything).encode()).hexdigest()
 
 
@@ -251,9 +252,7 @@ def attach(connection: int) -> SparkSession:
     os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(address["port"]), address["secret"]
     threading.Thread(target=_read_message, args=(keeper,), name="session", daemon=True).start()
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    # The JVM reports objects of earlier drivers that it has released. Ours need other names.
-    gateway.gateway_property.pool.next_id = random.SystemRandom().getrandbits(48)
-    logging.getLogger("py4j").setLevel(logging.ERROR)  # it warns of each of those
+    logging.getLogger("py4j").setLevel(logging.ERROR)  # it warns of each object of earlier drivers that is released
     if workers := SparkConf(_jvm=gateway.jvm).get("spark.pyspark.python"):  # as spark-submit hands it on
         os.environ["PYSPARK_PYTHON"] = workers
     default = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from airflow_ft.clients.buckets import BucketPlace, is_bucket
@@ -208,10 +209,12 @@ def environment(request: StageRequest) -> dict[str, str]:
     return kept
 
 
+@cache
 def _has_address(host: str) -> bool:
+    """Return whether the host has an address, found once: a name server may need long to answer, or fail meanwhile."""
     try:
         return bool(socket.getaddrinfo(host, None))
-    except OSError:
+    except (OSError, UnicodeError):  # UnicodeError: a label is empty, or longer than 63 characters
         return False
 
 

@@ -100,12 +100,12 @@ def warn_of_later_spark(location: SparkLocation, spark: str) -> None:
 
     Spark may then fail at formats that it does not know.
     """
-    found = note(location.uri, MEANING_FILE)
-    if found is not None and spark and _minor(found["spark"]) > _minor(spark):
+    found = meaning_of(location)
+    if found is not None and spark and _minor(found.spark) > _minor(spark):
         log.warning(
-            "Spark %s wrote %s, and this is Spark %s, which may not be able to read its state. If it fails, install the"
-            " later version.",
-            found["spark"],
+            "Spark %s wrote %s, and this machine has Spark %s. If the pipeline fails at its state, install the later"
+            " version on the workers.",
+            found.spark,
             location.uri,
             spark,
         )

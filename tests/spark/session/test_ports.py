@@ -8,6 +8,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from airflow_ft.spark.driver.session import start_session
+
 _REQUEST, _FAILURE = 3, 5
 """Types of frames (`org.apache.spark.network.protocol.Message`)."""
 
@@ -34,3 +36,10 @@ def test_neither_objects_nor_blocks_are_exchanged_with_strangers(spark: SparkSes
     assert _answer(environment.rpcEnv().address().port(), java_object) == _FAILURE
     open_blocks = b"\0" + _text(context.applicationId) + _text("driver") + struct.pack(">I", 1) + _text("broadcast_0")
     assert _answer(environment.blockManager().blockManagerId().port(), open_blocks) == _FAILURE
+
+
+def test_strangers_cannot_guess_the_id_of_a_callback(spark: SparkSession) -> None:
+    """py4j asks those who call its port for nothing else."""
+    pool: Any = start_session("local[2]", None).sparkContext._gateway.gateway_property.pool  # type: ignore[union-attr]
+    first = pool.put(object())
+    assert int(first.removeprefix("p")).bit_length() > 64
