@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.arguments import plain
+from airflow_ft.protocol.arguments import standard_time
 from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class _Value:
                 state=name,
             )
         self._name, self._schema = name, schema
-        milliseconds = None if ttl is None else plain(ttl) // timedelta(milliseconds=1)
+        milliseconds = None if ttl is None else standard_time(ttl) // timedelta(milliseconds=1)
         self._state: ValueState = handle.getValueState(name, schema, milliseconds)
 
     def get(self) -> tuple[Any, ...] | None:

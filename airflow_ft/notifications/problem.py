@@ -23,8 +23,8 @@ from airflow_ft.protocol.arguments import (
     check_texts,
     check_type,
     is_template,
-    plain,
     shown,
+    standard_time,
     wrong,
 )
 from airflow_ft.protocol.overview import Condition, Overview
@@ -159,4 +159,4 @@ def _as_failed(overview: Overview, context: Context) -> Overview:
 
 
 def _time(value: timedelta | float | None) -> timedelta | None:
-    return timedelta(seconds=value) if isinstance(value, int | float) else plain(value)
+    return timedelta(seconds=value) if isinstance(value, int | float) else standard_time(value)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline import settings
+from airflow_ft.protocol.arguments import standard_time
 from airflow_ft.protocol.errors import ConfigurationError, TransientError
 from airflow_ft.protocol.judging import judge
 from airflow_ft.protocol.model import RunKey
@@ -126,12 +127,13 @@ def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
 def interval_end(dag_run: Any) -> datetime | None:
     """Return the end of the data interval of a scheduled run, or of a backfill's; None: it has none."""
     run_type = getattr(dag_run.run_type, "value", dag_run.run_type)
-    return plain_utc(dag_run.data_interval_end) if run_type in _WITH_AN_INTERVAL else None
+    return standard_utc(dag_run.data_interval_end) if run_type in _WITH_AN_INTERVAL else None
 
 
-def plain_utc(at: datetime | None) -> datetime | None:
+def standard_utc(at: datetime | None) -> datetime | None:
     """A time of Airflow (a pendulum DateTime, whose arithmetic differs) as the standard library's, in UTC."""
-    return None if at is None else datetime.fromisoformat(at.isoformat()).astimezone(UTC)
+    found: datetime | None = standard_time(at)
+    return None if found is None else found.astimezone(UTC)
 
 
 def judged(found: Sequence[Overview], lease_seconds: float) -> list[Overview]:

@@ -255,7 +255,7 @@ def check_length_of_time(argument: str, value: object) -> None:
         raise wrong(argument, shown(value), remedy)
 
 
-def plain(value: Any) -> Any:
+def standard_time(value: Any) -> Any:
     """Return a time or duration of pendulum as the standard library's, anything else as it is.
 
     Pendulum's differences and durations cannot be divided by a timedelta.

@@ -12,7 +12,7 @@ from airflow_ft.protocol.argument_names import by_name
 from airflow_ft.protocol.arguments import refuse_object, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.flink import settings_of
-from airflow_ft.protocol.kinds import Choice, Count, Duration, Flag, check_settings, kinds_of, read_settings
+from airflow_ft.protocol.kinds import Choice, Count, Duration, Flag, accept_settings, kinds_of, read_settings
 from airflow_ft.protocol.model import CheckpointingMode, ExternalizedRetention
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -122,7 +122,7 @@ class CheckpointConfig:
             object.__setattr__(self, "given", self.given | changed)
         else:
             object.__setattr__(self, "given", frozenset(arguments))
-        check_settings(self)
+        accept_settings(self)
         for name, alone in (("min_pause", bool(self.min_pause)), ("unaligned", self.unaligned)):
             if alone and "max_concurrent" in self.given and self.max_concurrent != 1:
                 raise ConfigurationError(

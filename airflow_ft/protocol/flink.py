@@ -14,7 +14,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from airflow_ft.protocol.arguments import kind_of, plain, wrong
+from airflow_ft.protocol.arguments import kind_of, standard_time, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.flink_values import attempts, duration, flag, in_flinks_units, interval, mode, number, whole
 from airflow_ft.protocol.kinds import Choice, Duration, Kind
@@ -339,7 +339,7 @@ def restart_of(given: Mapping[str, Any]) -> tuple[str, Given]:
 
 
 def _take(meaning: _Taken, key: str, value: Any, found: Given, refused: list[_Refusal]) -> None:
-    value = plain(value)
+    value = standard_time(value)
     shown = f"{key}={in_flinks_units(value)}" if isinstance(value, timedelta) else f"{key}={value!r}"
     try:
         read = meaning.read(value)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_ft.protocol.argument_names import closest
-from airflow_ft.protocol.arguments import plain, shown, wrong
+from airflow_ft.protocol.arguments import shown, standard_time, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 
 LONGEST = timedelta(days=36_525)
@@ -151,10 +151,10 @@ def kinds_of(owner: type) -> dict[str, Kind]:
     return {each.name: each.metadata["kind"] for each in fields(owner) if "kind" in each.metadata}
 
 
-def check_settings(owner: Any) -> None:
-    """Make durations plain. ConfigurationError unless each setting of a dataclass's instance is of its kind."""
+def accept_settings(owner: Any) -> None:
+    """Check each setting of a dataclass's instance, and store durations of pendulum as the standard library's."""
     for name, kind in kinds_of(type(owner)).items():
-        value = plain(getattr(owner, name))
+        value = standard_time(getattr(owner, name))
         object.__setattr__(owner, name, value)  # it is frozen
         if not kind.is_good(value):
             raise wrong(name, shown(value), kind.remedy, of=type(owner).__name__)

@@ -28,7 +28,7 @@ from airflow_ft.protocol.errors import (
     TerminalError,
 )
 from airflow_ft.protocol.flink import RESTART_TYPES, restart_of
-from airflow_ft.protocol.kinds import Count, Duration, Number, check_settings, kinds_of, read_settings
+from airflow_ft.protocol.kinds import Count, Duration, Number, accept_settings, kinds_of, read_settings
 from airflow_ft.protocol.numbers import count_text
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class RestartStrategy(ABC):
     """Its name in Flink's `restart-strategy.type`, and in plain data."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        accept_settings(self)
 
     @abstractmethod
     def __str__(self) -> str: ...

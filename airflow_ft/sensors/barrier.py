@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline.barriers import Alignment, BarrierGate, GateStatus, check_pipelines
-from airflow_ft.pipeline.runs import interval_end, plain_utc
+from airflow_ft.pipeline.runs import interval_end, standard_utc
 from airflow_ft.protocol.arguments import check_barrier, check_type, is_late_anywhere, is_template, shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sensors.base import GateSensor, given_time
@@ -94,7 +94,7 @@ class BarrierSensor(GateSensor):
         barrier = _barrier(self.barrier)
         if barrier is None:
             dag_run: Any = context["dag_run"]
-            barrier = interval_end(dag_run) or plain_utc(dag_run.run_after)
+            barrier = interval_end(dag_run) or standard_utc(dag_run.run_after)
         opens_at = None
         if self.patience is not None:
             looked = self.fixed(context, lambda: {"looked": store.now().isoformat()})["looked"]

@@ -14,7 +14,7 @@ from airflow_ft.operators.failing import fail
 from airflow_ft.operators.links import PipelineLink
 from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
-from airflow_ft.pipeline.runs import plain_utc
+from airflow_ft.pipeline.runs import standard_utc
 from airflow_ft.protocol.arguments import check_type, wrong
 from airflow_ft.protocol.errors import AirflowFtError
 
@@ -99,7 +99,7 @@ def given_time(name: str, value: datetime | str) -> datetime:
     """An argument that is a time with a zone, as of the standard library; ConfigurationError when it is none."""
     check_type(name, value, (datetime, str), "Give a datetime with a time zone, or its text in ISO 8601.")
     try:
-        at = datetime.fromisoformat(value) if isinstance(value, str) else plain_utc(value)
+        at = datetime.fromisoformat(value) if isinstance(value, str) else standard_utc(value)
     except ValueError:
         raise wrong(name, repr(value), "Give a time in ISO 8601, such as 2026-01-02T03:00:00+00:00.") from None
     if at is None or at.tzinfo is None or (isinstance(value, datetime) and value.tzinfo is None):

@@ -17,9 +17,9 @@ from airflow_ft.protocol.arguments import (
     check_texts,
     check_type,
     is_template,
-    plain,
     refuse_object,
     shown,
+    standard_time,
 )
 from airflow_ft.protocol.connections import connection_of_type
 from airflow_ft.protocol.errors import ConfigurationError
@@ -175,7 +175,7 @@ class KafkaSource:
         check_options(self.options, of)
 
     def _check_start(self) -> None:
-        start = plain(self.starting_offsets)
+        start = standard_time(self.starting_offsets)
         object.__setattr__(self, "starting_offsets", start)
         if is_template(start):
             return

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from airflow_ft.protocol.arguments import plain
+from airflow_ft.protocol.arguments import standard_time
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 
 Kind = Any
@@ -305,7 +305,7 @@ def _plain_written(kind: str, value: Any) -> bytes:
         day = _of(value, date)
         return _WORDS["integer"].pack(day.toordinal() - _DAY_ZERO).ljust(8, b"\0")
     if kind in ("timestamp", "timestamp_ntz"):
-        at = plain(_of(value, datetime))
+        at = standard_time(_of(value, datetime))
         since = at - (_EPOCH if kind == "timestamp" else _NAIVE_EPOCH)
         return _WORD.pack(since // timedelta(microseconds=1))
     if kind.startswith("decimal("):
