@@ -83,6 +83,12 @@ class Stream(Scene):
         self.store.end_stage(PIPELINE, self.epoch, RUN, self.position(first + 2, location))
         self.store.release_lease(PIPELINE, "worker")
 
+    def make_snapshots_readable(self) -> None:
+        """For savepoints."""
+        for file in self.root.glob("**/state/0/0/*.zip"):
+            with ZipFile(file, "w") as archive:
+                archive.writestr("metadata", "v1\n{}")
+
     def clean_up(self, config: CheckpointConfig = DELETE, *, failed: bool = False, epoch: int = 0) -> str:
         unreachable: ParticipantFactory = NotImplemented  # no sink is asked
         context = Context(self.store, PIPELINE, RUN, unreachable, Worker("dag/stream"), lease_seconds=0.1)
@@ -289,9 +295,7 @@ def test_a_rewind_works_after_the_cleanup_deleted_the_rows(stream: Stream) -> No
 def test_a_stop_with_a_savepoint_keeps_the_first_one(stream: Stream, tmp_path: Path, answers: str) -> None:
     """The first try takes it, drops the state, and dies before it answers. The state is in no later savepoint."""
     stream.run()
-    for file in stream.root.glob("**/state/0/0/*.zip"):
-        with ZipFile(file, "w") as archive:
-            archive.writestr("metadata", "v1\n{}")
+    stream.make_snapshots_readable()
     store, folder = stream.store, str(tmp_path / "savepoints")
     over: Any = (SimpleNamespace(names=()), DELETE, lambda _: None, WalArchive(str(stream.root)))
     store.enter_turn(PIPELINE, RUN, None)
@@ -353,10 +357,17 @@ def test_an_answer_says_that_a_drain_is_missing(stream: Stream, case: str) -> No
 
 @pytest.mark.parametrize(
     ("case", "is_late"),
-    [("a retry", True), ("with new rows", True), ("the next run", True), ("no state", False), ("cleared", False)],
+    [
+        ("a retry", True),
+        ("a retry at work", True),
+        ("with new rows", True),
+        ("the next run", True),
+        ("no state", False),
+        ("cleared", False),
+    ],
 )
-def test_a_drain_misses_state_deleted_before_it(stream: Stream, case: str, is_late: bool) -> None:
-    """The first try deletes the state, and dies before its answer. Only the second try hears of the drain."""
+def test_a_request_misses_state_deleted_before_it(stream: Stream, tmp_path: Path, case: str, is_late: bool) -> None:
+    """The first try deletes the state, and dies before its answer. Only the second try hears of the requests."""
     stream.run()
     if case == "no state":
         rmtree(local_path(stream.base.location) / "state")
@@ -367,8 +378,11 @@ def test_a_drain_misses_state_deleted_before_it(stream: Stream, case: str, is_la
     finish_step(context, over, StreamEnd(stream.epoch))
     assert stream.base.batch == -1
     if case == "cleared":
+        store.answer(PIPELINE, first, "stopped")
+    if case in ("a retry at work", "cleared"):
         store.enter_turn(PIPELINE, RUN, None)
     drain = store.ask(PIPELINE, RequestKind.STOP, {DRAIN: True}, "eve")
+    save = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: str(tmp_path / "savepoints")}, "eve")
     if case == "the next run":
         context = replace(context, run=replace(RUN, run_id="next"))
         store.enter_turn(PIPELINE, context.run, None)
@@ -377,11 +391,16 @@ def test_a_drain_misses_state_deleted_before_it(stream: Stream, case: str, is_la
         store.enter_turn(PIPELINE, RUN, None)
         if case == "with new rows":
             stream.run(first=4, location="3-2", drains=True)
+            stream.make_snapshots_readable()
         else:
             with new_epoch(store, PIPELINE, Worker("dag/stream", 2), "the next try", 0.1) as (stream.epoch, _):
                 store.begin_stage(PIPELINE, stream.epoch, RUN)
                 store.end_stage(PIPELINE, stream.epoch, RUN, None, complete=False)
         answer_stops(context, finish_step(context, over, StreamEnd(stream.epoch, "the job has no state"))[1])
-    answer = store.request(PIPELINE, drain)
+    answer, saved = store.request(PIPELINE, drain), store.request(PIPELINE, save)
     assert answer.missing == ((DRAIN,) if is_late else ())
-    assert ("deleted before the request" in answer.outcome) is is_late and store.request(PIPELINE, first).missing == ()
+    assert ("deleted before this request" in answer.outcome) is is_late and store.request(PIPELINE, first).missing == ()
+    assert ("checkpoint 6 has drained" in answer.outcome) is (case == "with new rows")
+    assert saved.missing == ((SAVEPOINT,) if is_late and case != "with new rows" else ())
+    assert len(list((tmp_path / "savepoints").glob("savepoint-*"))) == (not saved.missing)
+    assert "are kept" not in saved.outcome, "there is nothing left"

@@ -190,7 +190,7 @@ def test_an_early_answer_names_the_savepoint(tmp_path: Path, monkeypatch: pytest
     recover_step(ending.run, again=True)
     ending.step()
     request = store.request(PIPELINE, asked)
-    said = f"savepoint of checkpoint 1: {uri}" if is_there else f"the savepoint in {uri} cannot be read: "
+    said = f"savepoint of checkpoint 1: {uri}" if is_there else f"the savepoint in {uri} cannot be read (look again: "
     assert request.outcome.startswith(f"nothing was running; nothing was drained; {said}")
     assert request.missing == (() if is_there else (SAVEPOINT,)), "there is no state to drain"
 

@@ -28,6 +28,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.lookup import confirmed_position, is_replaced, require_moved
 from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, Savepoint, files_of, read_metadata, write_metadata
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import DAMAGED, drop_unnamed, has_state, sizes
@@ -55,6 +56,9 @@ def take_once(
 
     If the state was dropped after that try (`airflow_ft.spark.task.cleanup`), every open request to stop gets that
     savepoint, because a later one would lack the state.
+
+    Raises:
+        ConfigurationError: the state was deleted before the request; and as `take`.
     """
     newest = store.latest_confirmed(pipeline)
     if newest is None:
@@ -70,7 +74,38 @@ def take_once(
         if is_saved and event.detail.get(_REQUEST) in asked:
             with suppress(ConfigurationError, WalCorruptError):  # deleted since
                 return event.detail["uri"], read_metadata(event.detail["uri"])
+    base = store.pipeline(pipeline).base
+    if base is not None and base.batch < 0 and request in too_late(store, pipeline):
+        raise ConfigurationError(
+            "its open state was deleted before this request.",
+            code="state_replaced",
+            remedy=f"To save the positions without state, run `airflow ft savepoint trigger {pipeline}`.",
+            pipeline=pipeline,
+            checkpoint=newest.number,
+        )
     return take(store, pipeline, folder, by, request=request)
+
+
+def too_late(store: DecisionLog, pipeline: str) -> set[int]:
+    """Return the requests that were made after open state was deleted, and before anything ran again.
+
+    Their stream deleted it at its end, and died before its answer. The next try can neither drain nor save it. While an
+    older stop is open, only a published checkpoint shows that something ran; else also a run that took the turn.
+    """
+    newer, since_staged, since_turn, late = set[int](), set[int](), set[int](), set[int]()
+    asked = {each.id for each in store.open_requests(pipeline) if each.kind is RequestKind.STOP}
+    for event in store.events(pipeline, limit=_EVENTS):
+        if event.kind == EventKind.REQUESTED:
+            for each in (newer, since_staged, since_turn):
+                each.add(event.detail["id"])
+        elif event.kind == EventKind.STAGED:
+            since_staged.clear()
+            since_turn.clear()
+        elif event.kind == EventKind.TURN and event.detail.get("has_turn"):
+            since_turn.clear()
+        elif event.kind == EventKind.STATE_RESET and event.detail.get("open"):
+            late |= since_staged if asked - newer else since_turn
+    return late
 
 
 def taken_for(store: DecisionLog, pipeline: str, request: int) -> tuple[str, bool]:
@@ -82,7 +117,10 @@ def taken_for(store: DecisionLog, pipeline: str, request: int) -> tuple[str, boo
             try:
                 read_metadata(uri)
             except (AirflowFtError, OSError) as error:  # deleted since, or its storage is away
-                problem = problem or f"the savepoint in {uri} cannot be read: {error}"
+                problem = (
+                    problem
+                    or f"the savepoint in {uri} cannot be read (look again: `airflow ft savepoint list`): {error}"
+                )
             else:
                 return f"savepoint of checkpoint {event.number}: {uri}", True
     return problem or "no savepoint was taken", False

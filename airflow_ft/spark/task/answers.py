@@ -11,10 +11,10 @@ from airflow_ft.protocol.errors import FencedError
 from airflow_ft.protocol.pipelines import Request, RequestKind
 from airflow_ft.protocol.steps import Context
 from airflow_ft.spark.savepoints.stopping import DRAIN, SAVEPOINT
-from airflow_ft.spark.savepoints.taking import taken_for
+from airflow_ft.spark.savepoints.taking import taken_for, too_late
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import has_state
-from airflow_ft.store.events import EventKind, run_in
+from airflow_ft.store.events import run_in
 
 if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EVENTS = 1000
 """How many events of a pipeline are looked at, newest first."""
 _LOOKED_AT = 20
-_TOO_LATE = "what was open was deleted before the request to drain it"
+_TOO_LATE = "its open state was deleted before this request"
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +64,12 @@ def answer_stops(context: Context[DecisionLog], stopped: Stopped) -> None:
     drained = ": ".join(filter(None, ["nothing was drained", stopped.undrained]))
     if drains and not stopped.is_open:
         drained = f"checkpoint {drains[-1]} has drained the state"
-    late = _too_late(store, pipeline) if asks(asked, DRAIN) else set()
+    late = too_late(store, pipeline) if asks(asked, DRAIN) else set()
     any_savepoint = any(stopped.savepoints.values())  # of the same state, so it is one for late requests, too
     for request in asked:
         texts, missing = [stopped.text], []
         if request.arguments.get(DRAIN):
-            texts.append(_TOO_LATE if request.id in late else drained)
+            texts.append(f"{_TOO_LATE}; {drained}" if request.id in late else drained)
             missing += [DRAIN] if stopped.is_open or request.id in late else []
         if request.arguments.get(SAVEPOINT) and not stopped.savepoints.get(request.id, any_savepoint):
             missing.append(SAVEPOINT)
@@ -92,7 +92,7 @@ def answer_early(context: Context[DecisionLog], asked: Sequence[Request]) -> Non
             since.add(event.detail["id"])
     else:
         return
-    late = _too_late(store, pipeline) if asks(asked, DRAIN) else set()
+    late = too_late(store, pipeline) if asks(asked, DRAIN) else set()
     for request in asked:
         if request.id in since:
             continue
@@ -115,23 +115,6 @@ def answer_early(context: Context[DecisionLog], asked: Sequence[Request]) -> Non
             texts.append(text)
             missing += [] if is_there else [SAVEPOINT]
         store.answer(pipeline, request.id, "; ".join(texts), missing=missing)
-
-
-def _too_late(store: DecisionLog, pipeline: str) -> set[int]:
-    """Return the requests since open state was deleted, until a run took the turn or a checkpoint was published.
-
-    Their stream deleted it at its end, and died before its answer. The next try cannot drain it.
-    """
-    since: set[int] = set()
-    late: set[int] = set()
-    for event in store.events(pipeline, limit=EVENTS):
-        if event.kind == EventKind.REQUESTED:
-            since.add(event.detail["id"])
-        elif event.kind == EventKind.STAGED or (event.kind == EventKind.TURN and event.detail.get("has_turn")):
-            since.clear()
-        elif event.kind == EventKind.STATE_RESET and event.detail.get("open"):
-            late |= since
-    return late
 
 
 def asks(asked: Sequence[Request], argument: str) -> bool:

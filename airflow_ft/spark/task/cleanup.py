@@ -7,7 +7,7 @@ run neither skips a row nor reads one twice. While a checkpoint is unconfirmed, 
 What if the process dies ...
 - before the base is moved: nothing is deleted yet, and the incomplete new location is swept;
 - after it: the state begins again; the remaining rows are deleted at the next end, or by `num_retained`. The next try
-  answers a drain that was requested since then as missing (`airflow_ft.spark.task.answers`);
+  answers a drain or savepoint that was requested since then as missing (`too_late`);
 - while files are deleted: PRUNING was written before, and a sweep removes the rest.
 An hour late, beside its successor: the epoch is not its run's any more, and nothing is deleted (I5).
 """

@@ -188,7 +188,7 @@ def stage(
             stopped = watch.driver is not None and watch.driver.killed
             found = error
             if hung.error is not None and shared is None and not isinstance(error, FencedError):
-                found = hung.error  # `shared` has made its own of it
+                found = hung.error  # else the group reports its own error
             give_up(context, epoch, found, AbortReason.STOPPED if stopped and found is error else found.abort_reason)
             if beside:
                 beside.check()  # refused rows end the driver: they are the reason, not its end

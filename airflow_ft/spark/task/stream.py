@@ -194,7 +194,9 @@ def finish_step(
     if all(savepoints.values()) and not (has_more and asks(asked, DRAIN)):
         said = clean_up(context, end.epoch, config, archive, progress, failed=False, seen_requests=seen_requests)
     else:
-        said = "its checkpoints are kept" if deletes(config, failed=False) else ""
+        base = context.store.pipeline(context.pipeline).base
+        has_any = base is not None and base.batch >= 0  # else an earlier try has deleted them
+        said = "its checkpoints are kept" if has_any and deletes(config, failed=False) else ""
     confirmation = confirm_step(context, config, archive, progress, counts=counts)
     outcome = f"stopped; {confirmation.latest} is the newest confirmed checkpoint"
     text = "; ".join(filter(None, [outcome, *texts, said]))
