@@ -85,7 +85,7 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
     def __init__(
         self, *, streams: Sequence[PipelineSpec], restart: RestartStrategy | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(**not_given(airflow_arguments(OF_A_STREAM), kwargs), **kwargs)
+        super().__init__(**self.usual_retries(kwargs), **kwargs)
         self.specs = check_group(streams)
         example = "Give a restart strategy, such as FixedDelay(attempts=5, delay=timedelta(seconds=30))."
         check_type("restart", restart, RestartStrategy, example, optional=True)
@@ -104,6 +104,11 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
             self.add_inlets([each for each in stream.inlets if each not in self.inlets])
             self.add_outlets([each for each in stream.outlets if each not in self.outlets])
         check_pulls(self)
+
+    @classmethod
+    def usual_retries(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the default retries and their delay, where `given` has none."""
+        return not_given(airflow_arguments(OF_A_STREAM), given)
 
     def operator_of(self, pipeline: str) -> StreamingPipelineOperator:
         """Return an operator that runs one of the streams alone, in a copy of the DAG. The commands look at it."""

@@ -14,6 +14,7 @@ from airflow_ft.operators.doctor import DoctorOperator
 from airflow_ft.operators.savepoint import StopStreamOperator
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream import StreamingPipelineOperator
+from airflow_ft.operators.stream_group import StreamGroupOperator
 from airflow_ft.pipeline.retries import airflow_arguments
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, RestartStrategy
@@ -101,5 +102,7 @@ def test_a_mapped_step_is_retried_as_a_single_one() -> None:
 
 
 def test_a_stream_without_a_group_is_retried_for_weeks() -> None:
-    task = StreamingPipelineOperator(task_id="stream", spec=spec(streaming=True, restart=FailureRate()))
+    task: Any = StreamingPipelineOperator(task_id="stream", spec=spec(streaming=True, restart=FailureRate()))
     assert (task.retries, task.retry_delay) == (5000, timedelta(seconds=3))
+    mapped = StreamGroupOperator.partial(task_id="group").expand(streams=[[spec(streaming=True)]])
+    assert (mapped.retries, mapped.retry_delay) == (5000, timedelta(seconds=3))
