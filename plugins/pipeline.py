@@ -77,7 +77,7 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
         return {
             "name": name,
             "condition": overview.condition,
-            "description": explained(store, overview).text,
+            "description": explained(store, overview, lambda one: visible_part(one, visible)).text,
             "halt": views.halt(row.halt) if row.halt else None,
             "dags": sorted(dags),
             **at_work(overview, store.doing([name]).get(name, ()), visible),

@@ -19,7 +19,7 @@ from airflow_ft.protocol.timing import Delivered, rate
 from airflow_ft.store.events import EventKind
 
 from . import answers
-from .access import at_work, configured, dags_of, decision_log, judged_now, of_dags, visible_dags
+from .access import at_work, configured, dags_of, decision_log, judged_now, of_dags, visible_dags, visible_part
 from .checkpoint import behind, event, listed
 from .routes import holds_until, made_of
 from .routes import router as conditional
@@ -90,7 +90,7 @@ def pipelines(
                 _in_short(
                     each,
                     visible,
-                    description=explained(store, each).text,
+                    description=explained(store, each, lambda one: visible_part(one, visible)).text,
                     warnings=len(warnings.get(each.name, ())),
                     lags=lags.get(each.name, ()),
                     doing=doing.get(each.name, ()),

@@ -20,8 +20,12 @@ def mounts() -> list[tuple[Path, str]]:
         lines = Path("/proc/self/mounts").read_bytes().splitlines()
     except FileNotFoundError:
         return []
-    fields = [[_ESCAPED.sub(lambda code: bytes([int(code[1], 8)]), each) for each in line.split()] for line in lines]
+    fields = [[_ESCAPED.sub(_unescaped, each) for each in line.split(b" ")] for line in lines]
     return [(Path(os.fsdecode(point)), os.fsdecode(kind)) for _, point, kind, *_ in fields]
+
+
+def _unescaped(code: re.Match[bytes]) -> bytes:
+    return bytes([int(code[1], 8)])
 
 
 def file_system(folder: Path) -> str:

@@ -81,6 +81,8 @@ class Acting:
             if isinstance(error, FencedError) and error.head_epoch >= self.epoch:
                 self._halt_if_store_is_behind(error)
             raise
+        except OSError:  # a sink may be out of reach: not a refusal
+            raise
         except Exception as error:  # of another package, or of the code of a sink
             note_problem(self._store, self._pipeline, self.epoch, plan.number, participant, error)
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from airflow_ft.protocol.decision_log import HistoryLog
@@ -31,8 +31,13 @@ class Explanation(NamedTuple):
     code: str
 
 
-def explained(store: HistoryLog, overview: Overview) -> Explanation:
-    """`Overview.description`; IN_DOUBT and QUARANTINED with the checkpoint, its sinks, and what happens next."""
+def explained(
+    store: HistoryLog, overview: Overview, shown: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint
+) -> Explanation:
+    """`Overview.description`; IN_DOUBT and QUARANTINED with the checkpoint, its sinks, and what happens next.
+
+    `shown` returns the part of the checkpoint that the reader may see.
+    """
     condition = overview.condition
     if condition not in (Condition.IN_DOUBT, Condition.QUARANTINED):
         error: Failure | Halt | None = None
@@ -49,6 +54,7 @@ def explained(store: HistoryLog, overview: Overview) -> Explanation:
     checkpoint = next((each for each in found if each.state is wanted), None)
     if checkpoint is None:  # settled meanwhile
         return Explanation(overview.description, "")
+    checkpoint = shown(checkpoint)
     text = _in_doubt(overview, checkpoint) if condition is Condition.IN_DOUBT else _quarantined(checkpoint)
     return Explanation(text, next((each.code for each in waiting_for(checkpoint).values() if each is not None), ""))
 

@@ -53,10 +53,11 @@ class EventKind(StrEnum):
 
 
 LAST_TURN = (
-    "SELECT id, detail FROM event WHERE pipeline = ? AND number = 0 AND kind = 'TURN'"
-    """ AND detail LIKE '%"has_turn":true%' AND detail <> ? ORDER BY id DESC LIMIT 1"""
+    "SELECT id, detail FROM event WHERE pipeline = ? AND number = 0 AND kind = 'TURN' AND detail LIKE ? AND detail <> ?"
+    " ORDER BY id DESC LIMIT 1"
 )
-"""Finds the newest event with which a run has got the turn, other than the run of these details."""
+"""Finds the newest event with which a run has got the turn (`HAS_TURN`), other than the run of these details."""
+HAS_TURN = '%"has_turn":true%'
 
 
 def bytes_text(count: int) -> str:

@@ -12,7 +12,7 @@ from airflow_ft.protocol.model import CheckpointState, Former, RunKey, SparkPosi
 from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.store.aborting import unresolved
 from airflow_ft.store.database import Database
-from airflow_ft.store.events import LAST_TURN, EventKind, run_detail, run_in
+from airflow_ft.store.events import HAS_TURN, LAST_TURN, EventKind, run_detail, run_in
 from airflow_ft.store.reading import OF_RUN, nothing
 from airflow_ft.store.rows import json_text, key_of
 from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
@@ -154,7 +154,7 @@ class RestoringOperations:
     def overtaken_by(self, pipeline: str, run: RunKey) -> RunKey | None:
         """Return the last other run that has got the turn, if `run` had registered or failed before; None: none has."""
         its_turn = json_text({**run_detail(run), "has_turn": True})
-        found = self._database.read(LAST_TURN, pipeline, its_turn)
+        found = self._database.read(LAST_TURN, pipeline, HAS_TURN, its_turn)
         if not found:
             nothing(self._database, pipeline)
             return None

@@ -12,7 +12,7 @@ from airflow_ft.protocol.retention import POSITIONS_KEPT
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownPipelineError
-from airflow_ft.store.events import LAST_TURN, EventKind
+from airflow_ft.store.events import HAS_TURN, LAST_TURN, EventKind
 from airflow_ft.store.reading import nothing
 from airflow_ft.store.writing import pipeline_write
 
@@ -155,8 +155,9 @@ class RetentionOperations:
                 write.set_pipeline(told_from=numbers.stop)
             count = len(numbers)
             if later := _later_epoch(row, keep, limit):
-                newest = write.rows(LAST_TURN, pipeline, "")
-                kept = newest + [row for last in newest for row in write.rows(LAST_TURN, pipeline, last["detail"])]
+                kept = write.rows(LAST_TURN, pipeline, HAS_TURN, "")
+                for last in kept[:]:
+                    kept += write.rows(LAST_TURN, pipeline, HAS_TURN, last["detail"])
                 ids = [*(each["id"] for each in kept), 0, 0][:KEPT_TURNS]
                 count += write.change(_FORGET_EPOCHS, pipeline, pipeline, 0, later, *ids)
             return count

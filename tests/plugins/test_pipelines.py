@@ -310,6 +310,12 @@ def test_a_checkpoint_of_a_hidden_dag_quotes_nothing(scene: Pipeline, ask: Askin
     other.abort(number)
     other.stage(16)
     place = other.checkpoint(number).segment.location
+    in_doubt = other.stage(1, RunKey("hr", "run"))[0]
+    other.prepare(in_doubt)
+    other.decide(in_doubt)
+    other.store.record_problem(other.pipeline, other.epoch, in_doubt, "db", replace(BROKEN, message="too long: 4711"))
+    other.stage(16)
+    assert "4711" not in ask("taken-over").text and "4711" not in ask("?search=taken").text
     for path in ("taken-over/checkpoints?before=2", f"taken-over/checkpoints/{number}"):
         answer = ask(path)
         assert answer.status_code == 200 and "Hidden: " in answer.text

@@ -24,9 +24,9 @@ _OUTPUT_MODE = (
     'Set another output_mode in the job. A count or sum for each key needs "update", and a sink with strategy "upsert".'
     ' With "append", group by a window of a column with a watermark.'
 )
-# The job's new operators do not fit the state that it continues with. A retry does not help.
 _MOST_OF_SCHEMAS = 8_000  # characters: Spark prints the old schema, and then the new one
 _ONLY_AVRO = f" Only state variables of transformWithState with {ENCODING}=avro take more or wider fields."
+# The job's new operators do not fit the state that it continues with. A retry does not help.
 _STATE_CHANGED = re.compile(
     r"\[((?:"
     r"STATE_STORE_(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"

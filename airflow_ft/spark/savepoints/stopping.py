@@ -70,7 +70,12 @@ def stop(
         outcome = f"no process works on {pipeline}"
         if savepoint_dir:
             asked_before = None if before is None else before.id
-            uri, taken = take_once(store, pipeline, savepoint_dir, by, asked_before)
+            try:
+                uri, taken = take_once(store, pipeline, savepoint_dir, by, asked_before)
+            except ConfigurationError as error:  # as below: the request must not stay
+                if before is not None:
+                    store.answer(pipeline, before.id, error.headline, missing=[SAVEPOINT])
+                raise
             outcome = f"{outcome}; savepoint of checkpoint {taken.number}: {uri}"
         if before is not None:  # else the next try of the stream would obey it
             store.answer(pipeline, before.id, outcome)
