@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 NEWEST = 15
 """Newest checkpoints that name a pipeline's DAGs, so a deleted or renamed DAG does not hide it for ever."""
 FURTHER = 1_000
-"""Newest checkpoints that do, if programs have made the newest."""
+"""Number of newest checkpoints that name the DAGs, if programs made all of the newest `NEWEST`."""
 UNSEEN_RUN = RunKey("another DAG", "a run")
 """Placeholder for a run of a DAG that the user may not see."""
 HIDDEN = "Hidden: this belongs to a DAG that you may not see."
@@ -192,8 +192,12 @@ class _WithGone(frozenset[str]):
 
 
 def dags_of(store: OverviewOperations, pipeline: str) -> frozenset[str]:
-    """The DAGs that have made its newest checkpoints. If programs have made these: of more checkpoints. If there are
-    none: its known DAGs, or those of the pipeline that was renamed to it. KeyError: there is no such pipeline.
+    """Return the DAGs that made the newest checkpoints. If programs made all of these, look at `FURTHER` checkpoints.
+
+    If no DAG made any, return the pipeline's known DAGs, or those of the pipeline that was renamed to it.
+
+    Raises:
+        KeyError: there is no such pipeline.
     """
     for newest in (NEWEST, FURTHER):
         if found := of_dags(each.dag_id for each in store.origins(pipeline, newest)):

@@ -1,6 +1,6 @@
-"""Connections that no driver can use, refused before one of them tries.
+"""Refuse connections that no driver can use, before one of them tries.
 
-They are of another system's type, not of Unicode, or ask for TLS in words that nothing reads.
+They have another system's type, text that is not Unicode, or TLS settings that the sink does not read.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def require_type(connection: ConnectionInfo, wanted: str) -> None:
 
 
 def refuse_unread(connection: ConnectionInfo, read: Collection[str] = (), beginnings: tuple[str, ...] = _TLS) -> None:
-    """SinkAccessError for settings of the extra with such a beginning that the sink does not read, but for empty ones.
+    """Raise SinkAccessError for settings of the extra that begin so, are not empty, and are not among those `read`.
 
     If a misspelled name were dropped, login and rows would travel in the clear.
     """

@@ -111,9 +111,9 @@ class MaintenanceOperator(ActingOperator):
         self.savepoint_dir, self.allow_repeated, self.wait = savepoint_dir, allow_repeated, wait
         self.halt_reason = halt_reason
         self.form: tuple[str, ...] = ()
-        """Return the parameters of the trigger form, if the task takes all of its input from there."""
+        """Parameters of the trigger form, if the task takes all of its input from there."""
         self.folders: tuple[str, ...] = ()
-        """Return the folders, besides `[airflow_ft] savepoint_dir`, below which a form may name savepoints."""
+        """Folders, besides `[airflow_ft] savepoint_dir`, below which a form may name savepoints."""
 
     def asked(self, context: Context) -> Asked:
         """Return the requested action; StateConflictError in a later try of one that must not be repeated."""
@@ -164,7 +164,7 @@ class MaintenanceOperator(ActingOperator):
         )
 
     def _refuse_places(self) -> None:
-        """Raise ConfigurationError for other places of savepoints: users of the form could copy state to them."""
+        """Raise ConfigurationError for a place outside the allowed folders: form users could copy state to it."""
         if not self.form:
             return
         savepoint = FromSavepoint.of(self.savepoint)
@@ -289,7 +289,7 @@ def _params(actions: Sequence[str]) -> dict[str, Any]:
             pattern=A_PLACE,
             title="Folder for the savepoint",
             description="For savepoint, and for a stop or drain with a savepoint. Empty: [airflow_ft] savepoint_dir."
-            " Other folders must lie below it, or below a folder that the DAG's author allows.",
+            " Else a folder below it, or below one that the author of the DAG allows.",
         ),
         **savepoint_params(),
     }

@@ -281,7 +281,7 @@ class Abandoned:
         self.watch = LeaseWatch(self.monotonic)
 
     def __call__(self, holder: RunKey) -> bool:
-        """To be asked again and again."""
+        """Return whether the run is over. Call it repeatedly."""
         if not holder.is_plain:
             return False
         leases = self.store.leases(self.pipeline)

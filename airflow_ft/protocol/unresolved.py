@@ -57,7 +57,7 @@ def quarantine_unresolved(
 
 
 def _refused_by(checkpoint: Checkpoint, participants: ParticipantFactory) -> list[str]:
-    """Return what each sink says that lacks the number, if its newest error is a refusal; empty: one cannot be read."""
+    """Return what the sinks that lack the number say, if their newest error is a refusal. Empty: one cannot be read."""
     found: list[str] = []
     for participant in checkpoint.participants:
         if checkpoint.proof_of(participant.name) is not None:

@@ -76,9 +76,9 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
         return made
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """One look at the decision log; when it is deferrable, a closed gate waits in the triggerer.
+        """Look at the decision log once. If the gate is closed and the sensor is deferrable, wait in the triggerer.
 
-        TaskDeferred is no Exception. So Airflow's loop lets it pass, and treats errors as `soft_fail` and its kin say.
+        TaskDeferred is no Exception. So Airflow's loop passes it on, and treats errors as `soft_fail` says.
         """
         try:
             with closing(open_configured_store(check_store(self.store))) as store:

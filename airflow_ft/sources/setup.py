@@ -15,7 +15,7 @@ from airflow_ft.sources.kafka import KafkaSource
 _PLAIN = re.compile(r"(?:[\w-]|\\[.])*(?![*+?{])")
 """The beginning of a pattern that each name which it matches has."""
 _SECONDS = 5.0
-"""That a broker has to accept a connection. What it says then is for Spark, in the connection's own settings."""
+"""Seconds that a broker has to accept a connection. Spark reads what it answers."""
 _ADDRESS = re.compile(r"\s*(?:\w+://)?\[?([\w.:%-]+?)\]?:(\d+)\s*")
 
 
@@ -72,10 +72,10 @@ def _prefix(pattern: str) -> str:
 
 
 def unreachable(sources: Mapping[str, Source], connections: ConnectionResolver) -> Iterator[StageError]:
-    """One for each list of servers none of which accepts a connection: Spark's client would ask them for a minute. An
-    address that is none of TCP's is let pass.
+    """Yield an error for each list of servers of which none accepts a connection:
+    Spark's client would try for a minute.
 
-    Raises what `KafkaSource.reader_options` does.
+    An address that is not host and port is not checked. Raises what `KafkaSource.reader_options` does.
     """
     asked: dict[tuple[str, str], list[str]] = {}
     for name, source in sources.items():
@@ -97,7 +97,7 @@ def unreachable(sources: Mapping[str, Source], connections: ConnectionResolver) 
 
 
 def _refusals(servers: Sequence[str]) -> list[str]:
-    """Why each of them cannot be reached; empty when one can, or may be."""
+    """Return why each server cannot be reached. Empty: one can, or may be."""
     refusals = []
     for server in servers:
         address = _ADDRESS.fullmatch(server)

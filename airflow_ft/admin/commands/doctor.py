@@ -135,7 +135,7 @@ def _examine_pools(exam: Examination, task: CheckpointOperator) -> None:
     except SQLAlchemyError as error:
         exam.warn(
             "pool",
-            f"{', '.join(using)} was not looked for: Airflow's database cannot be read ({type(error).__name__})",
+            f"cannot check pool {', '.join(using)}: Airflow's database cannot be read ({type(error).__name__})",
             "Run this check where `airflow pools list` works.",
         )
         return

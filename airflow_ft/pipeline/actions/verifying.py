@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def verify(by: Actor, store: HistoryLog, pipeline: str, numbers: Iterable[int] = ()) -> list[SinkReport]:
-    """Compares these checkpoints, or all that are in the log still, sink by sink."""
+    """Compare these checkpoints, or all whose rows are still in the log, sink by sink."""
     verifier = partial(verify_participant, connections=by.connections)
     return compare(store, pipeline, verifier, numbers, _place)
 

@@ -55,9 +55,9 @@ class PreparedOfOwners(ABC):
         return found
 
     def refuse(self, installation: str) -> None:
-        """ForeignOwnerError when a lock was not had, and what a former owner has prepared may hold it.
+        """Raise ForeignOwnerError if a former owner's prepared branch may hold the lock that could not be taken.
 
-        Nothing here ends that without a person, so waiting would not help.
+        Only a person can end such a branch, so waiting would not help.
         """
         found = self._of_others(installation)
         if found:
@@ -86,7 +86,8 @@ class PreparedOfOwners(ABC):
         undecided = self._undecided(found)
         if undecided and ending is None:
             raise StateConflictError(
-                f"a former owner has {len(undecided)} prepared branches here, and nothing says how to end them.",
+                f"a former owner has {count_text(len(undecided), 'prepared branch', 'prepared branches')} here that no"
+                " marker settles, and --prepared is missing.",
                 code="prepared_undecided",
                 remedy="Run `airflow ft adopt` again with --prepared commit or --prepared rollback.",
                 found=len(undecided),
@@ -108,12 +109,12 @@ class PreparedOfOwners(ABC):
         return self.of(self.ledger.installations() - {installation})
 
     def _undecided(self, found: Collection[tuple[str, BranchName]]) -> list[BranchName]:
-        """Return those of which nothing in the sink says what was to become of them."""
+        """Return the branches whose number is neither delivered nor settled by a marker."""
         last = self._last() if found else 0
         later = (name for _, name in found if name.number > last and name.number != PROBE_NUMBER)
         return [name for name in later if self.ledger.marker(name.number) is None]
 
     def _last(self) -> int:
-        """The number delivered last, also where the head is gone."""
+        """Return the number that was delivered last, also if the head is lost."""
         head = self.ledger.remembered()
         return head.number if head else 0

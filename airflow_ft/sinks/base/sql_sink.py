@@ -50,9 +50,10 @@ class SqlSink(ServerSink):
         object.__setattr__(self, "key_columns", tuple(self.key_columns))  # a list would make the sink unhashable
         if not is_template(self.table) and self.names.parse(self.table).name.lower().startswith("airflow_ft_"):
             raise ConfigurationError(
-                f"table of {of} is {self.table!r}, and the sink keeps its own tables under names with airflow_ft_.",
+                f"{of} cannot write into {self.table!r}:"
+                " names that begin with airflow_ft_ are those of the sink's own tables.",
                 code="name_invalid",
-                remedy="Give the name of another table, which does not begin with airflow_ft_.",
+                remedy="Give the name of another table in table=.",
                 argument="table",
                 value=self.table,
             )

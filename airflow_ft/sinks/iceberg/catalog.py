@@ -154,7 +154,8 @@ class Connected(CatalogTable):
         if _is_one_of(error, _SILENT):
             remedy = "Check that the catalog runs and that the connection is right."
             if "SSL" in words:
-                remedy = "Begin the host with http:// if the catalog does not speak TLS; or trust its certificate."
+                remedy = "If the catalog has no TLS, begin the host with http://. Else let workers trust its"
+                remedy += " certificate."
             return ServerFault.SILENT.error(f"the catalog of {place}", words, remedy, table=place)
         if isinstance(error, OSError | ValueError) or type(error).__module__.partition(".")[0] in _CLIENTS:
             remedy = "Wait for the retry, which reads the marker. If it fails too, look at the catalog and its storage."

@@ -125,8 +125,8 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
         what = (
             f"the key {short} of {name} is a hash, by which MariaDB finds no rows. Deletes would read the whole table."
         )
-    remedy = f"Make the texts and binaries among {keys} of {name} VARCHAR or VARBINARY NOT NULL, each with its present"
-    remedy += " collation and as long as its values are, 3,072 bytes together."
+    remedy = f"Change the text and binary columns among {keys} of {name} to VARCHAR or VARBINARY NOT NULL. Keep their"
+    remedy += " collations. Make each as long as its longest value, and all at most 3,072 bytes together."
     remedy += f" Then run ALTER TABLE {name.sql} DROP {old}, ADD {new} ({keys})."
     return target.misfits.of_table(what, "key_unfit", remedy, key=str(short))
 

@@ -14,7 +14,7 @@ from pymysql.connections import Connection, MySQLResult
 from pymysql.constants import COMMAND, CR
 
 _SENDS_PASSWORD = (b"mysql_clear_password", b"dialog")
-"""Plugins that send the password as it is, to whoever asks. MySQL's own client refuses the first one, too."""
+"""Plugins that send the password in clear text to any server. MySQL's own client refuses the first one, too."""
 
 _STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
 
@@ -76,7 +76,8 @@ class WireConnection(_Connection):  # type: ignore[misc]
     def _process_auth(self, plugin_name: bytes, *given: Any) -> Any:
         is_verified = self.unix_socket or (self._secure and self.ctx.verify_mode is not ssl.CERT_NONE)
         if plugin_name in _SENDS_PASSWORD and not is_verified:
-            what = f"the server asks for a clear-text password ({plugin_name.decode()}), and TLS does not verify it"
+            plugin = plugin_name.decode()
+            what = f"the server asks for a clear-text password ({plugin}), but TLS does not verify the server"
             raise pymysql.err.OperationalError(CR.CR_AUTH_PLUGIN_ERR, what)
         return super()._process_auth(plugin_name, *given)
 

@@ -113,8 +113,8 @@ def refuse_passing_over(
     """DataLossError where a source would begin behind what was `delivered` of it, unless it lets records go.
 
     A time, offsets or "latest" may be after its last delivered position. A folder is read as a whole, and the distance
-    between two offsets of other sources is unknown. `first`: its first offsets; `ids`: of its topics. Of one that is
-    another topic by now nothing was read, and "earliest" leaves out nothing that is there.
+    between two offsets of other sources is unknown. `first`: its first offsets; `ids`: of its topics. A topic that
+    was created again is not compared: nothing of it was read. "earliest" leaves out nothing that is there.
     """
     before, known = delivered.get("end") or {}, delivered.get("topic_ids", {})
     if not is_kafka(before) or source.starting_offsets == "earliest" or not source.fail_on_data_loss:

@@ -94,7 +94,7 @@ def warm_up(spark: SparkSession, folder: Path, is_over: Callable[[], bool]) -> N
 
     It loads and compiles what a driver needs, with files and logs in the standby's private folder.
 
-    Afterwards nothing of it works or is left, but classes, compiled code and libraries.
+    Leaves nothing but loaded classes, compiled code and libraries.
     """
     place = folder / _NAME
     source = place / "input"

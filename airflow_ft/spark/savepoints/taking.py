@@ -77,7 +77,7 @@ def take_once(
     base = store.pipeline(pipeline).base
     if base is not None and base.batch < 0 and request in too_late(store, pipeline):
         raise ConfigurationError(
-            "its open state was deleted before this request.",
+            "the end of the stream deleted the state before this request.",
             code="state_replaced",
             remedy=f"To save the positions without state, run `airflow ft savepoint trigger {pipeline}`.",
             pipeline=pipeline,

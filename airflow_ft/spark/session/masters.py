@@ -16,7 +16,7 @@ _CONNECTION = "conn:"
 _DEPLOY_MODE = "spark.submit.deployMode"
 _STANDALONE = "spark://"
 _SECONDS = 5.0
-"""The time that a master has to accept a connection. Spark waits a minute, and then says nothing of the address."""
+"""Seconds that a master has to accept a connection. Spark waits a minute, and does not name the address."""
 
 
 def check_master(master: str | None) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EVENTS = 1000
 """How many events of a pipeline are looked at, newest first."""
 _LOOKED_AT = 20
-_TOO_LATE = "its open state was deleted before this request"
+_TOO_LATE = "the end of the stream deleted the state before this request"
 
 log = logging.getLogger(__name__)
 

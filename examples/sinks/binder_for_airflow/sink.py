@@ -150,7 +150,10 @@ class Checks(TableChecks[Version]):
             raise error.located(**where) from error.__cause__
         except OSError as error:
             raise SinkUnavailableError(
-                f"{place}: {error}.", code="folder_unusable", remedy="Correct the folder.", path=str(place)
+                f"{place}: {error}.",
+                code="folder_unusable",
+                remedy="Mount the folder and make it writable, or correct the path in table=.",
+                path=str(place),
             ).located(**where) from error
 
     def rows(self, place, version, names):

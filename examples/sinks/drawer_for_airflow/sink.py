@@ -46,7 +46,10 @@ def opened(path):
             yield db
     except sqlite3.Error as error:
         raise SinkUnavailableError(
-            f"{path}: {error}.", code="file_unusable", remedy="Correct the file.", path=path
+            f"{path}: {error}.",
+            code="file_unusable",
+            remedy="Make the file readable and writable, or correct the host of the connection.",
+            path=path,
         ) from error
 
 

@@ -24,7 +24,7 @@ class ShelfSink:
             raise ConfigurationError(
                 f"{self.table!r} is not a name for a shelf.",
                 code="name_invalid",
-                remedy="Use letters and digits.",
+                remedy="Use letters, digits and underscores. Begin with a letter, and not with airflow_ft_.",
                 table=self.table,
             )
 

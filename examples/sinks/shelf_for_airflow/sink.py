@@ -31,7 +31,10 @@ def opened(path, mode="rw"):
             yield db
     except sqlite3.Error as error:
         raise SinkUnavailableError(
-            f"{path}: {error}.", code="file_unusable", remedy="Correct the file.", path=str(path)
+            f"{path}: {error}.",
+            code="file_unusable",
+            remedy="Make the file readable and writable, or correct the host of the connection.",
+            path=str(path),
         ) from error
 
 
