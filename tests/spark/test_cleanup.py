@@ -399,7 +399,7 @@ def test_a_request_misses_state_deleted_before_it(stream: Stream, tmp_path: Path
         answer_stops(context, finish_step(context, over, StreamEnd(stream.epoch, "the job has no state"))[1])
     answer, saved = store.request(PIPELINE, drain), store.request(PIPELINE, save)
     assert answer.missing == ((DRAIN,) if is_late else ())
-    assert ("deleted before this request" in answer.outcome) is is_late and store.request(PIPELINE, first).missing == ()
+    assert ("deleted the state before" in answer.outcome) is is_late and store.request(PIPELINE, first).missing == ()
     assert ("checkpoint 6 has drained" in answer.outcome) is (case == "with new rows")
     assert saved.missing == ((SAVEPOINT,) if is_late and case != "with new rows" else ())
     assert len(list((tmp_path / "savepoints").glob("savepoint-*"))) == (not saved.missing)
