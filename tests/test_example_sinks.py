@@ -156,7 +156,8 @@ def test_a_defect_is_noticed(name: str, shelf: Path, tmp_path: Path) -> None:
     shutil.rmtree(module.parent / "__pycache__", ignore_errors=True)
     example_sinks.forget()
     with pytest.raises((Exception, pytest.fail.Exception)) as caught:
-        play(defect, tmp_path / "with the defect")
+        for number in range(3):  # on a busy machine a sleeper may wake before its successor is done, and change nothing
+            play(defect, tmp_path / f"with the defect {number}")
     assert not isinstance(caught.value, NameError | ImportError | TypeError | AttributeError), (
         "it is the kit that notices"
     )
