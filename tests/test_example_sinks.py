@@ -47,7 +47,7 @@ TARGETS = {"shelf": "ShelfFile", "drawer": "DrawerFile", "binder": "BinderFolder
 NO_KEY = "names no table (with a|whose) key"
 SKIPPED = {
     "shelf": NO_KEY,
-    "drawer": "names no bag|not ATOMIC|it never decides|before the others|nobody can do that|cannot be dropped",
+    "drawer": "names no bag|not ATOMIC|it never decides|before the others|cannot plant that|cannot be dropped",
     "binder": f"{NO_KEY}|none of its calls is seen|participant of its own|known by their places|no rows go by when",
 }
 """By kind, why cases are left out, besides the reasons that are the same for all."""
@@ -136,8 +136,14 @@ def world_of(kind: str, folder: Path) -> World:
     return World(names[TARGETS[kind]](folder), folder)
 
 
+class AtEveryCall(ParticipantConformance):
+    """The kit as its users have it: in `make test` the sinks of the package are struck at a part of the calls."""
+
+    places = (0, 1)
+
+
 def play(defect: Defect, folder: Path) -> None:
-    getattr(ParticipantConformance(), defect.case)(world_of(defect.kind, folder), **defect.parameters)
+    getattr(AtEveryCall(), defect.case)(world_of(defect.kind, folder), **defect.parameters)
 
 
 @pytest.mark.slow
@@ -156,8 +162,7 @@ def test_a_defect_is_noticed(name: str, shelf: Path, tmp_path: Path) -> None:
     shutil.rmtree(module.parent / "__pycache__", ignore_errors=True)
     example_sinks.forget()
     with pytest.raises((Exception, pytest.fail.Exception)) as caught:
-        for number in range(3):  # on a busy machine a sleeper may wake before its successor is done, and change nothing
-            play(defect, tmp_path / f"with the defect {number}")
+        play(defect, tmp_path / "with the defect")
     assert not isinstance(caught.value, NameError | ImportError | TypeError | AttributeError), (
         "it is the kit that notices"
     )

@@ -129,7 +129,7 @@ class FindingsConformance:
         delivered = [Delivered(first, world.deliver(first), None)]
         planted = int(what != "nothing" and world.target.plant(what, ROWS + 7))
         if what != "nothing" and not planted:
-            pytest.skip("nobody can do that there")
+            pytest.skip("the target cannot plant that")
         second = world.plan()
         delivered.append(Delivered(second, world.deliver(second), delivered[0].proof))
         without = world.plan_of(3, world.nothing(3))

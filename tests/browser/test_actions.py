@@ -92,7 +92,7 @@ def test_an_action_with_a_lost_answer_starts_one_run(visit: Visit, airflow: ApiS
 
 
 def test_a_repeated_action_with_other_choices_starts_nothing(visit: Visit, airflow: ApiServer, world: World) -> None:
-    """The answer to the first try was lost, so its run may be at work. Also if another tab was open meanwhile."""
+    """The answer to the first try was lost, so its run may exist. The same holds if another tab was open."""
     before = len(airflow.runs(MAINTENANCE))
     page = visit.pipeline(PIPELINE)
     tab = page.tab("Savepoints")

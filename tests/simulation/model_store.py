@@ -132,7 +132,7 @@ class ModelStore(ModelStreams):
         known = self._known(pipeline)
         self._require_active(pipeline)
         if known.epoch != expected or any(seen.get(held.holder) != held.counter for held in self._leases.values()):
-            raise LeaseHeldError("another process is at work on it.")
+            raise LeaseHeldError("another process works on the pipeline.")
         mine = self._leases.get(lease.holder)
         counter = lease.counter if mine is None else max(lease.counter, mine.counter + 1)
         left = {held.epoch for held in self._leases.values() if held.holder != lease.holder}
@@ -481,7 +481,7 @@ class ModelStore(ModelStreams):
     def quarantine(self, pipeline: str, epoch: int, number: int, message: str, *, if_idle: bool = False) -> Checkpoint:
         self._require_epoch(pipeline, epoch)
         if if_idle and self._leases:
-            raise LeaseHeldError("another process is at work on it.")
+            raise LeaseHeldError("another process works on the pipeline.")
         row = self._row(number)
         self.version += 1
         if row.state is S.QUARANTINED:

@@ -1,4 +1,4 @@
-"""`airflow ft setup --print`: names in what an administrator runs are names, whatever characters they have."""
+"""`airflow ft setup --print` quotes each name, so that no name adds a statement for the administrator to run."""
 
 from __future__ import annotations
 

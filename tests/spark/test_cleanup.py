@@ -359,7 +359,7 @@ def test_an_answer_says_that_a_drain_is_missing(stream: Stream, case: str) -> No
     ("case", "is_late"),
     [
         ("a retry", True),
-        ("a retry at work", True),
+        ("a running retry", True),
         ("with new rows", True),
         ("the next run", True),
         ("no state", False),
@@ -379,7 +379,7 @@ def test_a_request_misses_state_deleted_before_it(stream: Stream, tmp_path: Path
     assert stream.base.batch == -1
     if case == "cleared":
         store.answer(PIPELINE, first, "stopped")
-    if case in ("a retry at work", "cleared"):
+    if case in ("a running retry", "cleared"):
         store.enter_turn(PIPELINE, RUN, None)
     drain = store.ask(PIPELINE, RequestKind.STOP, {DRAIN: True}, "eve")
     save = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: str(tmp_path / "savepoints")}, "eve")

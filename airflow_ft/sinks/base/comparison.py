@@ -42,7 +42,7 @@ def compare_tables(
     values: Callable[[pa.RecordBatch], Iterable[Row]],
     fold: Callable[[str], str] = str,
 ) -> list[SinkReport]:
-    """One report a table, whatever its plans and sinks were called: what a system's `verify` returns.
+    """Return one report for each table, also if its plans and sinks were renamed: the result of `verify`.
 
     Args:
         delivered: what went into the participant, and was asked for.

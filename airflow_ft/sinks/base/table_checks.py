@@ -129,7 +129,10 @@ class TableChecks(ABC, Generic[V]):
     def verify(
         self, delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
     ) -> list[SinkReport]:
-        """One report a table. SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared."""
+        """Return one report for each table.
+
+        SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
+        """
         log = DeliveredLog.of(wal, delivered)
         found = []
         for target in targets(delivered, plan.name, lambda given: str(given["table"])):

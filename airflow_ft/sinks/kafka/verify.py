@@ -49,7 +49,7 @@ class _Look:
 def verify(
     delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
 ) -> list[SinkReport]:
-    """One report a topic, whatever its plans and sinks were called.
+    """Return one report for each topic, also if its plans and sinks were renamed.
 
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """

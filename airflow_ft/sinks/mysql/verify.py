@@ -45,7 +45,7 @@ _Sent = tuple[Delivered, str, MySqlSink]  # a delivery to one of its sinks, as i
 def verify(
     delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
 ) -> list[SinkReport]:
-    """One report a table. Other rows are not counted where a key leads to those of the log.
+    """Return one report for each table. Other rows are not counted if a key leads to the rows of the log.
 
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """

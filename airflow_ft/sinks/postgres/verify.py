@@ -49,7 +49,7 @@ FULL JOIN (SELECT {digest} AS digest, count(*) AS there FROM {target} AS r GROUP
 def verify(
     delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
 ) -> list[SinkReport]:
-    """One report a table, whatever its plans and sinks were called.
+    """Return one report for each table, also if its plans and sinks were renamed.
 
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """

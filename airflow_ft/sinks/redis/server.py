@@ -27,7 +27,7 @@ _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _OF_PIPELINE = re.compile(r"Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 """What the client puts before the server's words: the beginning of a command, which may have values of rows."""
 _SPECIAL = re.compile(r"""[\s\0"'*?^\[\]\\]""")
-"""Characters that end or widen a pattern of an ACL, which has no blanks: `?` stands for any byte there."""
+"""Characters that would end or widen a pattern of an ACL. Each is replaced by `?`, which stands for any byte."""
 _REMEDIES = {
     "NOREPLICAS": "Start the replicas, or lower min-replicas-to-write.",
     "MISCONF": "Free space on the disk of the server, or correct why it cannot write there.",

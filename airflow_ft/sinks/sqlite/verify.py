@@ -20,7 +20,7 @@ from airflow_ft.sinks.sqlite.spec import SqliteSink, fold
 def verify(
     delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
 ) -> list[SinkReport]:
-    """One report a table, whatever its plans and sinks were called.
+    """Return one report for each table, also if its plans and sinks were renamed.
 
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """
