@@ -48,8 +48,8 @@ from .routes import router as conditional
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
-    from airflow_ft.protocol.backpressure import TriggerLog
-    from airflow_ft.protocol.decision_log import HistoryLog, QueryLog, RunLog, SpecLog
+    from airflow_ft.protocol.decision_log import QueryLog
+    from airflow_ft.protocol.delivery_log import RunLog
     from airflow_ft.store.decision_log import DecisionLog
 
 OPEN = 10
@@ -212,7 +212,7 @@ def _listed(found: Sequence[Checkpoint], visible: frozenset[str]) -> list[answer
 
 
 def _opened(
-    store: HistoryLog, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str], *, is_held: bool
+    store: QueryLog, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str], *, is_held: bool
 ) -> list[answers.CheckpointOpen]:
     before = store.unsettled(row.name, limit=OPEN)  # the oldest: what an action waits for
     rows = zip(found, _listed(found, visible), strict=True)
@@ -226,7 +226,7 @@ def _one(store: QueryLog, name: str, number: int) -> Checkpoint:
         raise RefusedError(404, f"pipeline {name} has no checkpoint {number}.", code="checkpoint_unknown") from None
 
 
-def _spec(store: SpecLog, digest: str) -> Mapping[str, Any]:
+def _spec(store: QueryLog, digest: str) -> Mapping[str, Any]:
     try:
         return store.spec(digest) if digest else {}
     except KeyError:
@@ -254,7 +254,7 @@ def _made_with(store: DecisionLog, name: str) -> Mapping[str, Any]:
     return _spec(store, next((each.spec for each in store.origins(name, NEWEST) if each.spec), ""))
 
 
-def _dead_letters(store: HistoryLog, name: str, given: object) -> answers.DeadLetters | None:
+def _dead_letters(store: QueryLog, name: str, given: object) -> answers.DeadLetters | None:
     if not isinstance(given, Mapping):
         return None
     newest = [each.segment for each in store.checkpoints(name, COUNTED) if each.segment is not None]
@@ -272,7 +272,7 @@ def _failed(found: Sequence[Timing], name: str) -> answers.Failed | None:
     return {**views.timed(found[0]), **views.explained(found[0].reason, name)} if found else None
 
 
-def _held_back(store: TriggerLog, name: str) -> answers.HeldBack | None:
+def _held_back(store: QueryLog, name: str) -> answers.HeldBack | None:
     if (found := held_back(store, name)) is None:
         return None
     reason = found.reason

@@ -39,7 +39,7 @@ from airflow_ft.wal import open_wal
 
 if TYPE_CHECKING:
     from airflow_ft.operators.base import CheckpointOperator
-    from airflow_ft.protocol.decision_log import RunLog
+    from airflow_ft.protocol.delivery_log import RunLog
     from airflow_ft.protocol.model import Checkpoint, RunKey
     from airflow_ft.wal.manifest import Manifest
 

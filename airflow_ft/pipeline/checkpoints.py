@@ -12,7 +12,7 @@ from airflow_ft.protocol.errors import ConfigurationError, require_not_renamed
 from airflow_ft.protocol.model import RunKey
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.decision_log import PipelineLog
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
     from airflow_ft.store.reading import ReadingOperations
 
@@ -50,7 +50,7 @@ class Gate:
             check_zone(name, at)
 
     @classmethod
-    def published(cls, store: PipelineLog, pipeline: str) -> Gate:
+    def published(cls, store: QueryLog, pipeline: str) -> Gate:
         """Return a gate for everything published by now; before the first publication for its first whole run."""
         try:
             number = store.pipeline(pipeline).last_published

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline.sink_doctor import examine_sink
 from airflow_ft.pipeline.spark_connection import spark_master
-from airflow_ft.protocol.adoption import SinksLog, participants_of
+from airflow_ft.protocol.adoption import participants_of
 from airflow_ft.protocol.arguments import is_template
+from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.doctor import Check, Examination, examine_state
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, filled
 from airflow_ft.protocol.model import ParticipantPlan
@@ -28,7 +29,6 @@ from airflow_ft.spark.request import listed
 if TYPE_CHECKING:
     from airflow_ft.pipeline.resolved import SparkSettings
     from airflow_ft.protocol.connections import ConnectionResolver
-    from airflow_ft.protocol.decision_log import HistoryLog
     from airflow_ft.protocol.model import Segment
     from airflow_ft.protocol.participant import ParticipantFactory
     from airflow_ft.protocol.planning import Delivery
@@ -178,7 +178,7 @@ def _store(store: DecisionLog, pipeline: str, *, is_declared: bool) -> list[Chec
     return [*examine_store(store), *examine_state(store, pipeline, is_declared=is_declared)]
 
 
-def _known(store: SinksLog, pipeline: str, checks: list[Check]) -> Mapping[str, ParticipantPlan]:
+def _known(store: QueryLog, pipeline: str, checks: list[Check]) -> Mapping[str, ParticipantPlan]:
     try:
         return participants_of(store, pipeline)
     except (KeyError, ConfigurationError):
@@ -192,7 +192,7 @@ def _known(store: SinksLog, pipeline: str, checks: list[Check]) -> Mapping[str, 
         return {}
 
 
-def _rows(store: HistoryLog, pipeline: str, wal: WalReader) -> tuple[list[Segment], list[SegmentReader]]:
+def _rows(store: QueryLog, pipeline: str, wal: WalReader) -> tuple[list[Segment], list[SegmentReader]]:
     """Segments that are not delivered yet, and the newest one whose files are there."""
     try:
         needed = [c.segment for c in store.open_checkpoints(pipeline) if c.is_undelivered and c.segment]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_ft.pipeline.resolved import ResolvedPipeline
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.dead_letters import DeadLetters
-    from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.protocol.model import ParticipantPlan, Segment
     from airflow_ft.protocol.pipelines import Pipeline
     from airflow_ft.protocol.write_ahead_log import SegmentReader
@@ -277,7 +277,7 @@ def _log_of(setting: str | None, connections: ConnectionResolver, url: str) -> D
     return find_configured_store(setting, connections) or open_store(url)
 
 
-def _stored_pipeline(store: HistoryLog, pipeline: ResolvedPipeline) -> Pipeline | None:
+def _stored_pipeline(store: QueryLog, pipeline: ResolvedPipeline) -> Pipeline | None:
     """The pipeline as the decision log knows it; None: it never ran."""
     from airflow_ft.spark.state.draining import drain_of, refuse
 

@@ -41,7 +41,7 @@ from airflow_ft.protocol.restart import wait_after
 
 if TYPE_CHECKING:
     from airflow_ft.pipeline.resolved import ResolvedPipeline
-    from airflow_ft.protocol.decision_log import LeaseLog
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 T = TypeVar("T")
@@ -269,7 +269,7 @@ class Abandoned:
     `watch` has what this wait has seen of the leases, so that `take_epoch` does not wait for them again.
     """
 
-    store: LeaseLog
+    store: QueryLog
     pipeline: str
     seconds: float
     monotonic: Callable[[], float] = time.monotonic

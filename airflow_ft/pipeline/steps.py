@@ -126,7 +126,7 @@ def staging(
     """Return the dependencies of each stage."""
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
-    from airflow_ft.protocol.warning import warn
+    from airflow_ft.protocol.noting import warn
     from airflow_ft.sinks.fitting import schema_problems
     from airflow_ft.spark.task.stage import Staging
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
 
-from airflow_ft.protocol.decision_log import HistoryLog
-from airflow_ft.protocol.delivery_log import ResumeLog, RollbackLog
+from airflow_ft.protocol.decision_log import QueryLog
+from airflow_ft.protocol.delivery_log import AdminLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -25,7 +24,7 @@ from airflow_ft.protocol.model import Checkpoint, Fence, ParticipantPlan
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding, partly_there
 from airflow_ft.protocol.overview import Noted
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
-from airflow_ft.protocol.pipelines import Event, HaltReason, Pipeline, PipelineStatus
+from airflow_ft.protocol.pipelines import HaltReason, Pipeline, PipelineStatus
 from airflow_ft.protocol.planning import not_rolled_back
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.protocol.votes import SinkHead
@@ -47,14 +46,7 @@ class Adoption:
         return len({head.number if head else 0 for head in self.heads.values()}) > 1
 
 
-class SinksLog(HistoryLog, Protocol):
-    """The sinks of a pipeline, which may have no plan yet."""
-
-    def noted(self, pipeline: str, kind: Noted) -> Event | None:
-        """The newest event of this kind."""
-
-
-def participants_of(store: SinksLog, pipeline: str) -> Mapping[str, ParticipantPlan]:
+def participants_of(store: QueryLog, pipeline: str) -> Mapping[str, ParticipantPlan]:
     """Return the sinks that the pipeline delivers into: those of the newest plan.
 
     While the pipeline is halted, they are those that the event of the halt names, since sinks may have been added and
@@ -115,7 +107,7 @@ def require_adoptable(row: Pipeline) -> None:
         )
 
 
-def look(store: SinksLog, pipeline: str, participants: ParticipantFactory) -> Mapping[str, Estate]:
+def look(store: QueryLog, pipeline: str, participants: ParticipantFactory) -> Mapping[str, Estate]:
     """Return what each sink remembers of the pipeline, and what would have to be ended. Only reads."""
     found = {}
     for name, plan in participants_of(store, pipeline).items():
@@ -125,22 +117,8 @@ def look(store: SinksLog, pipeline: str, participants: ParticipantFactory) -> Ma
     return found
 
 
-class AdoptionLog(SinksLog, ResumeLog, RollbackLog, Protocol):
-    """The takeover of the sinks of a lost decision log."""
-
-    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
-        """Continue above the sinks of a lost decision log; `delivered` is the last number by participant. Returns a
-        new epoch.
-
-        HALTED pipelines only, and nothing PREPARED or COMMITTING (else StateConflictError), and only while `expected`
-        is the pipeline's epoch: it was read before the sinks were looked at. The new epoch is above `epoch`, and the
-        next number above every delivered one. Leases are dropped, planned numbers become ABORTED (SUPERSEDED,
-        carried), and `last_delivered` returns the sinks' numbers. The pipeline stays HALTED until `resume`.
-        """
-
-
 def adopt(
-    store: AdoptionLog,
+    store: AdminLog,
     pipeline: str,
     participants: ParticipantFactory,
     who: str,
@@ -197,9 +175,7 @@ def adopt(
     return Adoption(heads, epoch)
 
 
-def _give_up_rollbacks(
-    store: AdoptionLog, pipeline: str, participants: ParticipantFactory, epoch: int, who: str
-) -> None:
+def _give_up_rollbacks(store: AdminLog, pipeline: str, participants: ParticipantFactory, epoch: int, who: str) -> None:
     """Give up pending rollbacks in sinks that remember nothing: each run would halt at them again.
 
     A sink raises its head before it prepares anything, so what it held went with the head.
@@ -316,7 +292,7 @@ def _forgotten(
 
 
 def _remind(
-    store: AdoptionLog,
+    store: AdminLog,
     pipeline: str,
     participants: ParticipantFactory,
     who: str,
@@ -337,7 +313,7 @@ def _remind(
 
 
 def _keeps_its_numbers(
-    store: AdoptionLog, row: Pipeline, kept: Sequence[Checkpoint], heads: Mapping[str, SinkHead | None]
+    store: AdminLog, row: Pipeline, kept: Sequence[Checkpoint], heads: Mapping[str, SinkHead | None]
 ) -> bool:
     """Return whether a number of this log may be visible already, so that it must be delivered under that number (I3).
 

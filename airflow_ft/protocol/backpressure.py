@@ -5,17 +5,15 @@ The driver and the status views compute both from the decision log, so they need
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_ft.protocol.config import CheckpointConfig
-from airflow_ft.protocol.decision_log import QueryLog, SpecLog
+from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.model import CheckpointState
-from airflow_ft.protocol.overview import Origin
 from airflow_ft.protocol.planning import quarantined
 from airflow_ft.protocol.reasons import WaitReason
 
@@ -69,17 +67,7 @@ def capacity(store: QueryLog, pipeline: str, config: CheckpointConfig, retained:
     return left
 
 
-class TriggerLog(QueryLog, SpecLog, Protocol):
-    """Queries that explain why no checkpoint is triggered."""
-
-    def origins(self, pipeline: str, limit: int) -> Sequence[Origin]:
-        """Return the origins of the newest checkpoints, newest first. Reads no plan and no vote."""
-
-    def lags(self, pipelines: Collection[str]) -> Mapping[str, Sequence[Lag]]:
-        """Return the last reported lags of the sources, by pipeline; omits pipelines without a report."""
-
-
-def held_back(store: TriggerLog, pipeline: str) -> Wait | None:
+def held_back(store: QueryLog, pipeline: str) -> Wait | None:
     """Return why a running stream triggers nothing although its sources have more; None: it need not wait.
 
     Returns None also when the stream has read everything that its driver reported, and when the settings are unknown.

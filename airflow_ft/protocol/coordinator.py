@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 
-from airflow_ft.protocol.delivery_log import RecoveryLog
+from airflow_ft.protocol.delivery_log import DeliveryLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
@@ -311,7 +311,7 @@ def _remedy_of_decided(error: UnfitTargetError | WalCorruptError) -> str:
 
 @contextmanager
 def coordinating(
-    store: RecoveryLog,
+    store: DeliveryLog,
     pipeline: str,
     participants: ParticipantFactory,
     worker: Worker,

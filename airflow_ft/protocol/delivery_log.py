@@ -1,47 +1,26 @@
-"""Ports of the decision log for delivery, retention, recovery and the steps of a run.
+"""Ports of the decision log for delivery, for runs and for a person's decisions.
 
-`protocol.decision_log` says what every write promises.
+`protocol.decision_log` has the other ports, and says what every write promises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
 from airflow_ft.protocol.confirmed import Confirmed
-from airflow_ft.protocol.decision_log import CountLog, EpochLog, HistoryLog, LeaseLog, QueryLog, RunLog, TargetLog
+from airflow_ft.protocol.decision_log import EpochLog
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, Plan, RunKey, Segment, SparkPosition
-from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.protocol.pipelines import Filling, HaltReason, Pipeline, Run
 from airflow_ft.protocol.reasons import Reason
 from airflow_ft.protocol.votes import Proof
+from airflow_ft.protocol.warning import PipelineWarning
 
 
-class ProblemLog(Protocol):
-    """The reason why an attempt at a participant failed, for people."""
-
-    def record_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:
-        """Stores with the participant's vote why its newest attempt failed. No event; FencedError as elsewhere.
-
-        A later vote of yes clears it. Left out when there is no vote, or its proof is known.
-        """
-
-
-class RollbackLog(Protocol):
-    """Record that TWO_PHASE participants no longer hold prepared rows of ABORTED checkpoints."""
-
-    def record_rollback(
-        self, pipeline: str, epoch: int, number: int, participant: str, given_up: str = ""
-    ) -> Checkpoint:
-        """A TWO_PHASE participant of an ABORTED number holds nothing of it any more. Repeated: no effect.
-
-        The last one ends `rollback_pending`. `given_up`: why a participant that was not reached no longer counts.
-        """
-
-
-class DeliveryLog(TargetLog, ProblemLog, RollbackLog, Protocol):
-    """The delivery of checkpoints (`airflow_ft.protocol.coordinator`)."""
+class DeliveryLog(EpochLog, Protocol):
+    """Changes of a checkpoint, from its trigger to the deletion of its files (`airflow_ft.protocol.coordinator`)."""
 
     def trigger(
         self,
@@ -76,6 +55,11 @@ class DeliveryLog(TargetLog, ProblemLog, RollbackLog, Protocol):
         that only carries earlier segments. `as_of`: everything that the sources held at that time, by the store's
         clock, is in this or an earlier number (None: unknown). `parts`: for traces, the seconds of its consecutive
         parts.
+        """
+
+    def fillings(self, pipeline: str) -> Sequence[Filling]:
+        """Return what all *other* pipelines have delivered into, by each participant's newest plan, and what they have
+        planned (number 0). The cost is some look-ups of each pipeline. A plan that cannot be read is left out.
         """
 
     def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
@@ -131,6 +115,30 @@ class DeliveryLog(TargetLog, ProblemLog, RollbackLog, Protocol):
         COMMITTING only; repeated: no effect. The last proof writes COMPLETED and `delivered_by` of every segment.
         """
 
+    def record_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:
+        """Stores with the participant's vote why its newest attempt failed. No event; FencedError as elsewhere.
+
+        A later vote of yes clears it. Left out when there is no vote, or its proof is known.
+        """
+
+    def finalise(self, pipeline: str, number: int) -> None:
+        """Record that the work after COMPLETED is done (group offsets, retention). Not fenced: any process may repeat
+        it.
+        """
+
+    def prune(self, pipeline: str, number: int) -> None:
+        """Writes that the files of this delivered number are being deleted (PRUNING goes before the files)."""
+
+    def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
+        """Delete some old events, from the oldest on. Returns 0 if none is left to delete.
+
+        Deletes those of at most `limit` numbers, never of the newest `keep`, nor of an open number or one after it.
+        Also deletes what runs wrote in `limit` epochs before the newest `keep` (at least 1,000), such as turns and
+        stages that read nothing new. With it go events of epochs that commands took, and of barriers. The last turn of
+        each of the newest two runs remains. So do other events of people's actions, and the numbers with their plans,
+        votes and proofs.
+        """
+
     def abort(
         self,
         pipeline: str,
@@ -157,37 +165,24 @@ class DeliveryLog(TargetLog, ProblemLog, RollbackLog, Protocol):
         `staged`. When a TWO_PHASE participant has begun an attempt, `rollback_pending` is set in the same write.
         """
 
+    def record_rollback(
+        self, pipeline: str, epoch: int, number: int, participant: str, given_up: str = ""
+    ) -> Checkpoint:
+        """A TWO_PHASE participant of an ABORTED number holds nothing of it any more. Repeated: no effect.
+
+        The last one ends `rollback_pending`. `given_up`: why a participant that was not reached no longer counts.
+        """
+
+    def rewind(
+        self, pipeline: str, epoch: int, rewind_from: int, rewind_to: SparkPosition | None, message: str
+    ) -> None:
+        """As in `abort`, asked for by a person, for numbers that are undelivered (reason USER)."""
+
     def halt(self, pipeline: str, reason: HaltReason, message: str, *, code: str = "", remedy: str = "") -> None:
         """ACTIVE -> HALTED, by an error with this code, message and remedy. `code`: by default that of the reason.
 
         The first halt stays until `resume`. Another one is only logged.
         """
-
-
-class RetentionLog(HistoryLog, Protocol):
-    """The work after a checkpoint is COMPLETED (`airflow_ft.protocol.retention`)."""
-
-    def finalise(self, pipeline: str, number: int) -> None:
-        """Record that the work after COMPLETED is done (group offsets, retention). Not fenced: any process may repeat
-        it.
-        """
-
-    def prune(self, pipeline: str, number: int) -> None:
-        """Writes that the files of this delivered number are being deleted (PRUNING goes before the files)."""
-
-    def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
-        """Delete some old events, from the oldest on. Returns 0 if none is left to delete.
-
-        Deletes those of at most `limit` numbers, never of the newest `keep`, nor of an open number or one after it.
-        Also deletes what runs wrote in `limit` epochs before the newest `keep` (at least 1,000), such as turns and
-        stages that read nothing new. With it go events of epochs that commands took, and of barriers. The last turn of
-        each of the newest two runs remains. So do other events of people's actions, and the numbers with their plans,
-        votes and proofs.
-        """
-
-
-class QuarantineLog(QueryLog, LeaseLog, Protocol):
-    """Checkpoints that wait for a person (`airflow_ft.protocol.unresolved`)."""
 
     def quarantine(self, pipeline: str, epoch: int, number: int, message: str, *, if_idle: bool = False) -> Checkpoint:
         """PREPARED or COMMITTING -> QUARANTINED, for a person; returns at once when it is that already.
@@ -199,8 +194,75 @@ class QuarantineLog(QueryLog, LeaseLog, Protocol):
         """
 
 
-class ResumeLog(Protocol):
-    """The end of a halt."""
+class RunLog(DeliveryLog, Protocol):
+    """The runs of a pipeline: whose turn it is, what a run staged, and how it ended (`airflow_ft.protocol.steps`)."""
+
+    def register(self, pipeline: str) -> Pipeline:
+        """Creates the pipeline's row when there is none (epoch 0, next number 1); returns it."""
+
+    def run(self, pipeline: str, run: RunKey) -> Run | None: ...
+
+    def enter_turn(
+        self, pipeline: str, run: RunKey, interval_end: datetime | None, ended: Collection[RunKey] = ()
+    ) -> RunKey:
+        """Register the run, and give it the turn if the turn is free or its holder is in `ended`. Returns the holder.
+
+        Raises:
+            ConfigurationError: another map index of the same DAG run is registered.
+        """
+
+    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False, counts: bool = True) -> None:
+        """Frees the turn if this run has it.
+
+        `confirmed`: all of the run is delivered. Then its failure is cleared, and what failed before it had the turn;
+        the failure of a later run stays. Warnings that were stored before this run's stage began are deleted. And it
+        is fixed what the run's result counts (`counted`): each confirmed number in the result of one run.
+        `counts=False` leaves the count out, for a run that may still fail: that run counts later (`count_run`), or the
+        next run does.
+        """
+
+    def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:
+        """The run's delivery tasks share `epoch` from now on (a new try of a fenced task took it for the run)."""
+
+    def undelivered(self, pipeline: str) -> int:
+        """Return how many have published rows that some number still has to deliver (`is_undelivered`)."""
+
+    def failed_in_a_row(self, pipeline: str) -> int:
+        """Return how many numbers after the newest confirmed one were aborted for a reason that `counts`."""
+
+    def record_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
+        """Stores why the run failed, with an event; for people, nothing is decided by it.
+
+        Left out when another run has the turn, or has begun later. `follows`: the failure is a consequence, so an
+        earlier one of this run stays.
+        """
+
+    def record_warning(self, pipeline: str, warning: PipelineWarning) -> None:
+        """Stores a warning, or renews it. A new one, or one with another message, is also an event.
+
+        A pipeline keeps `warning.MOST_WARNINGS`; further ones are left out. A run that is confirmed deletes those that
+        were stored before its stage began (`leave_turn`).
+        """
+
+    def run_checkpoints(self, pipeline: str, run: RunKey, newest: int = 1000) -> Sequence[Checkpoint]:
+        """The newest numbers staged in a run, ascending."""
+
+    def last_published(self, pipeline: str, run: RunKey) -> int:
+        """The newest number of a run that has published rows which were not rewound; 0: none."""
+
+    def counted(self, pipeline: str, run: RunKey) -> Confirmed:
+        """Return what the result of a confirmed run counts: numbers of its own, and recovered ones of others.
+
+        Each confirmed number is in the result of at most one run, and in one as soon as a run that is confirmed after
+        it ends its turn (`leave_turn`). A run has the same result whenever it is read.
+        """
+
+
+class AdminLog(DeliveryLog, Protocol):
+    """Decisions of a person about a quarantine, a halt or a lost decision log."""
+
+    def release(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+        """QUARANTINED -> where it came from: COMMITTING when it was decided, else PREPARED. Repeated: no effect."""
 
     def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
         """Record that a person settled the reason of the halt.
@@ -216,38 +278,12 @@ class ResumeLog(Protocol):
                 RENAMED one has published checkpoints, so both would deliver the same rows.
         """
 
+    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
+        """Continue above the sinks of a lost decision log; `delivered` is the last number by participant. Returns a
+        new epoch.
 
-class RecoveryLog(DeliveryLog, EpochLog, Protocol):
-    """Delivery under an epoch of its own (`airflow_ft.protocol.recovery`).
-
-    Handed on as a DeliveryLog to the coordinator, and as an EpochLog to the keeper of the lease.
-    """
-
-    def rewind(
-        self, pipeline: str, epoch: int, rewind_from: int, rewind_to: SparkPosition | None, message: str
-    ) -> None:
-        """As in `abort`, asked for by a person, for numbers that are undelivered (reason USER)."""
-
-
-class ResolutionLog(RecoveryLog, QuarantineLog, ResumeLog, Protocol):
-    """Decisions of a person about a checkpoint (`airflow_ft.protocol.resolution`)."""
-
-    def release(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
-        """QUARANTINED -> where it came from: COMMITTING when it was decided, else PREPARED. Repeated: no effect."""
-
-
-class StepLog(RecoveryLog, RunLog, RetentionLog, QuarantineLog, CountLog, Protocol):
-    """The tasks of a run (`airflow_ft.protocol.steps`), which hand it on to recovery, delivery and retention."""
-
-    def run_checkpoints(self, pipeline: str, run: RunKey, newest: int = 1000) -> Sequence[Checkpoint]:
-        """The newest numbers staged in a run, ascending."""
-
-    def last_published(self, pipeline: str, run: RunKey) -> int:
-        """The newest number of a run that has published rows which were not rewound; 0: none."""
-
-    def counted(self, pipeline: str, run: RunKey) -> Confirmed:
-        """Return what the result of a confirmed run counts: numbers of its own, and recovered ones of others.
-
-        Each confirmed number is in the result of at most one run, and in one as soon as a run that is confirmed after
-        it ends its turn (`leave_turn`). A run has the same result whenever it is read.
+        HALTED pipelines only, and nothing PREPARED or COMMITTING (else StateConflictError), and only while `expected`
+        is the pipeline's epoch: it was read before the sinks were looked at. The new epoch is above `epoch`, and the
+        next number above every delivered one. Leases are dropped, planned numbers become ABORTED (SUPERSEDED,
+        carried), and `last_delivered` returns the sinks' numbers. The pipeline stays HALTED until `resume`.
         """

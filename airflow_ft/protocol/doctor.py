@@ -6,18 +6,17 @@ Each system has a module `doctor` (such as `airflow_ft.sinks.<kind>.doctor`), wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from airflow_ft.protocol.decision_log import LeaseLog, PipelineListLog, QueryLog
+from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.errors import AirflowFtError, require_runnable
 from airflow_ft.protocol.lookup import known_text
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.planning import is_half_prepared, quarantined
 from airflow_ft.protocol.transitions import IN_DOUBT
-from airflow_ft.protocol.warning import PipelineWarning
 
 T = TypeVar("T")
 _OF_DAG = "`airflow ft doctor {} --dag FILE`"
@@ -110,14 +109,7 @@ def worst(checks: Iterable[Check]) -> Verdict:
     return next((verdict for verdict in (Verdict.PROBLEM, Verdict.WARNING) if verdict in found), Verdict.OK)
 
 
-class StateLog(QueryLog, LeaseLog, PipelineListLog, Protocol):
-    """Queries of an examination of a pipeline."""
-
-    def warnings(self, pipelines: Collection[str]) -> Mapping[str, Sequence[PipelineWarning]]:
-        """The warnings of these pipelines by code and subject; without pipelines that have none."""
-
-
-def examine_state(store: StateLog, pipeline: str, *, is_declared: bool = True) -> list[Check]:
+def examine_state(store: QueryLog, pipeline: str, *, is_declared: bool = True) -> list[Check]:
     """Check the pipeline's condition in the decision log: halted, quarantined, in doubt, active.
 
     `is_declared`: a DAG declares it, so it may be one that never ran.

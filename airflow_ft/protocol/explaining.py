@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from airflow_ft.protocol.decision_log import HistoryLog
+from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.errors import AbortedHeuristicCommitError, NewerReleaseError, StoreCorruptError
 from airflow_ft.protocol.failure import Failure, Halt
 from airflow_ft.protocol.model import Checkpoint, CheckpointState
@@ -32,7 +32,7 @@ class Explanation(NamedTuple):
 
 
 def explained(
-    store: HistoryLog, overview: Overview, shown: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint
+    store: QueryLog, overview: Overview, shown: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint
 ) -> Explanation:
     """`Overview.description`; IN_DOUBT and QUARANTINED with the checkpoint, its sinks, and what happens next.
 

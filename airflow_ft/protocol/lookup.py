@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Protocol
 
-from airflow_ft.protocol.decision_log import HistoryLog, PipelineListLog, QueryLog
+from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Checkpoint, SparkPosition
 
@@ -18,15 +17,7 @@ _FOLDER = re.compile(r"/(\d+)-0/?$")
 """A location that an epoch has made for itself: no attempt has the number 0."""
 
 
-class NamedLog(PipelineListLog, Protocol):
-    """The pipelines of a decision log that a message names."""
-
-    @property
-    def url(self) -> str:
-        """Return where it is, without secrets, for people."""
-
-
-def require_known(store: NamedLog, pipeline: str, hint: str = "") -> None:
+def require_known(store: QueryLog, pipeline: str, hint: str = "") -> None:
     """Refuses a pipeline that is not in the decision log; `hint` ends the remedy."""
     try:
         store.pipeline(pipeline)
@@ -72,7 +63,7 @@ def checkpoint_of(store: QueryLog, pipeline: str, number: int) -> Checkpoint:
         ) from None
 
 
-def confirmed_position(store: HistoryLog, pipeline: str, number: int | None = None) -> tuple[int, SparkPosition]:
+def confirmed_position(store: QueryLog, pipeline: str, number: int | None = None) -> tuple[int, SparkPosition]:
     """Return the newest confirmed checkpoint, or the retained one of that number, and Spark's position after it.
 
     Unless it is the newest, another process may sweep it at any time: see `require_moved`.
@@ -129,7 +120,7 @@ def _moved_in(position: SparkPosition) -> int:
     return int(folder[1]) if folder else 0
 
 
-def retained(store: HistoryLog, pipeline: str, most: int) -> list[Checkpoint]:
+def retained(store: QueryLog, pipeline: str, most: int) -> list[Checkpoint]:
     """Return the checkpoints that `confirmed_position` takes, newest first, of the newest `most` checkpoints."""
     newest = store.latest_confirmed(pipeline)
     unpruned = {each.number for each in store.prunable(pipeline, 0, _MANY)} | {newest.number if newest else 0}
@@ -143,7 +134,7 @@ def retained(store: HistoryLog, pipeline: str, most: int) -> list[Checkpoint]:
 
 
 def require_moved(
-    store: HistoryLog, pipeline: str, number: int | None, found: tuple[int, SparkPosition], error: Exception
+    store: QueryLog, pipeline: str, number: int | None, found: tuple[int, SparkPosition], error: Exception
 ) -> None:
     """Return if another look finds a different position after files of `confirmed_position(number)` were missing.
 
@@ -158,7 +149,7 @@ def require_moved(
     raise _pruned(pipeline, found[0]) from error
 
 
-def _require_retained(store: HistoryLog, pipeline: str, number: int) -> None:
+def _require_retained(store: QueryLog, pipeline: str, number: int) -> None:
     checkpoint = checkpoint_of(store, pipeline, number)
     if not checkpoint.is_confirmed:
         raise ConfigurationError(

@@ -304,7 +304,7 @@ class Checkpoint:
     `delivered_by` is the COMPLETED number whose plan contained this one's segment. `after_abort` is set on ABORTED
     only. `rollback_pending`: it was aborted, and a TWO_PHASE participant may still hold prepared rows of it.
     `positions` are the source positions by source name (plain JSON). Times are UTC by the store's clock. `spec` is the
-    digest of its specification (`SpecLog.spec`; "": unknown).
+    digest of its specification (`QueryLog.spec`; "": unknown).
 
     Only for people: `lag`, what each source had beyond this checkpoint while it was the newest one (empty: not
     measured). Also `application`, Spark's id of the application that computed it ("": unknown), and `state_sizes`, the

@@ -1,11 +1,10 @@
-"""Notes an error in the decision log for people. Nothing here raises: the error itself counts, not the note of it."""
+"""Notes errors and warnings in the decision log for people. Nothing here raises: a note must not fail the work."""
 
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
-from airflow_ft.protocol.delivery_log import ProblemLog
+from airflow_ft.protocol.delivery_log import DeliveryLog, RunLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
@@ -20,6 +19,7 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.secrets import without_secrets
+from airflow_ft.protocol.warning import PipelineWarning
 
 log = logging.getLogger(__name__)
 
@@ -47,21 +47,10 @@ def failure_of(error: BaseException, pipeline: str = "", *, task_id: str = "", t
     return Failure(kind, "", message, remedy, task_id=task_id, try_number=try_number)
 
 
-class FailureLog(Protocol):
-    """The reason why a run failed, for people."""
-
-    def record_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
-        """Stores why the run failed, with an event; for people, nothing is decided by it.
-
-        Left out when another run has the turn, or has begun later. `follows`: the failure is a consequence, so an
-        earlier one of this run stays.
-        """
-
-
 def note_failure(
-    store: FailureLog, pipeline: str, run: RunKey, error: BaseException, *, task_id: str = "", try_number: int = 0
+    store: RunLog, pipeline: str, run: RunKey, error: BaseException, *, task_id: str = "", try_number: int = 0
 ) -> None:
-    """Store why the run failed (`FailureLog.record_failure`)."""
+    """Store why the run failed (`RunLog.record_failure`)."""
     if isinstance(error, _PASSED_OVER):
         return
     try:
@@ -72,14 +61,25 @@ def note_failure(
         log.debug("how that came about:", exc_info=problem)
 
 
-def note_problem(store: ProblemLog, pipeline: str, epoch: int, number: int, participant: str, error: Exception) -> None:
-    """Store why the newest attempt at a participant failed (`ProblemLog.record_problem`)."""
+def note_problem(
+    store: DeliveryLog, pipeline: str, epoch: int, number: int, participant: str, error: Exception
+) -> None:
+    """Store why the newest attempt at a participant failed (`DeliveryLog.record_problem`)."""
     if isinstance(error, _PASSED_OVER):
         return
     try:
         store.record_problem(pipeline, epoch, number, participant, failure_of(error, pipeline))
     except Exception as problem:
         log.debug("the error of %s was not stored:", participant, exc_info=problem)
+
+
+def warn(store: RunLog, pipeline: str, warning: PipelineWarning) -> None:
+    """Log the warning and store it. Raises nothing: a warning must not fail the work that it is about."""
+    log.warning("%s", warning)
+    try:
+        store.record_warning(pipeline, warning)
+    except (AirflowFtError, KeyError) as error:
+        log.warning("cannot store this warning, so the page does not show it: %s", error)
 
 
 def _reason(error: AirflowFtError) -> str:

@@ -15,8 +15,7 @@ from typing import Self
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.coordinator import Coordinator
-from airflow_ft.protocol.decision_log import CountLog
-from airflow_ft.protocol.delivery_log import StepLog
+from airflow_ft.protocol.delivery_log import RunLog
 from airflow_ft.protocol.errors import (
     CheckpointExpiredError,
     FencedError,
@@ -65,7 +64,7 @@ class Overlap:
 
     def __init__(
         self,
-        context: Context[StepLog],
+        context: Context[RunLog],
         epoch: int,
         delivery: Delivery,
         config: CheckpointConfig,
@@ -271,7 +270,7 @@ class Overlap:
 class Heartbeat:
     """Sums up deliveries and logs them every `LOGGED_EACH` seconds: rows, checkpoints, latency, waiting rows."""
 
-    def __init__(self, store: CountLog, pipeline: str) -> None:
+    def __init__(self, store: RunLog, pipeline: str) -> None:
         self._store, self._pipeline = store, pipeline
         self._began = time.monotonic()
         self._forget()

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Protocol
 
-from airflow_ft.protocol.decision_log import OverviewLog
+from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.errors import NewerReleaseError, PipelineHaltedError, QuarantinedError, StoreCorruptError
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.overview import Condition, Overview, failed_text
@@ -48,21 +47,8 @@ class Problem:
         return with_fix(f"{self.headline}: {self.cause}", self.remedy)
 
 
-class ProblemsLog(OverviewLog, Protocol):
-    """All pipelines in short."""
-
-    def overviews(self, dag_id: str = "") -> Sequence[Overview]:
-        """Return all pipelines by name, or those of which a DAG made checkpoints.
-
-        Reads one row for each returned pipeline, and with `dag_id` one more where other DAGs made checkpoints too.
-        """
-
-    def late(self, pipeline: str, after: timedelta) -> timedelta | None:
-        """Return `Overview.late` as it would be with this `late_after`."""
-
-
 def problems(
-    store: ProblemsLog,
+    store: QueryLog,
     pipelines: Collection[str] | None = None,
     conditions: Collection[Condition] = URGENT,
     late_after: timedelta | None = None,
@@ -90,7 +76,7 @@ def problems(
 
 
 def _problem(
-    store: ProblemsLog,
+    store: QueryLog,
     overview: Overview,
     conditions: Collection[Condition],
     late_after: timedelta | None,

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
 from airflow_ft.protocol.decision_log import QueryLog
-from airflow_ft.protocol.delivery_log import RecoveryLog
+from airflow_ft.protocol.delivery_log import DeliveryLog
 from airflow_ft.protocol.errors import StateConflictError
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey
@@ -80,7 +80,7 @@ def _is_old(since: datetime, now: datetime, min_age: timedelta) -> bool:
 
 
 def recover(
-    store: RecoveryLog,
+    store: DeliveryLog,
     pipeline: str,
     participants: ParticipantFactory,
     worker: Worker,
@@ -135,7 +135,7 @@ def _with_those_before(doubtful: Sequence[Checkpoint], opened: Sequence[Checkpoi
     return sorted([*doubtful, *passed_by], key=lambda checkpoint: checkpoint.number)
 
 
-def give_up_undecided(store: RecoveryLog, pipeline: str, coordinator: Coordinator, why: str) -> None:
+def give_up_undecided(store: DeliveryLog, pipeline: str, coordinator: Coordinator, why: str) -> None:
     """All that is published and not decided is computed again (a person's rewind).
 
     StateConflictError when something is COMMITTING or QUARANTINED: a sink may show its rows already.

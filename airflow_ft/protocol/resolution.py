@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
-from airflow_ft.protocol.delivery_log import ResolutionLog
+from airflow_ft.protocol.delivery_log import AdminLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -48,7 +48,7 @@ S = CheckpointState
 class Resolver:
     """Acts on one pipeline for a person, `who` (command, name and reason, for the event log)."""
 
-    store: ResolutionLog
+    store: AdminLog
     pipeline: str
     participants: ParticipantFactory
     who: str

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from airflow_ft.protocol.argument_names import by_name
 from airflow_ft.protocol.arguments import shown, wrong
-from airflow_ft.protocol.decision_log import CountLog
+from airflow_ft.protocol.delivery_log import RunLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -140,7 +140,7 @@ def wait_after(error: Exception, restarts: Restarts, what: str) -> float | None:
     return wait
 
 
-def is_tolerated(error: AirflowFtError, store: CountLog, pipeline: str, tolerable: int) -> bool:
+def is_tolerated(error: AirflowFtError, store: RunLog, pipeline: str, tolerable: int) -> bool:
     """Return whether only a checkpoint failed, and not more in a row than the stream tolerates (-1: any number).
 
     While the decision log is unavailable the count is unknown. Then it is a failure, and the strategy decides.

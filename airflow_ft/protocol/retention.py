@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from typing import Protocol
 
 from airflow_ft.protocol.config import CheckpointConfig
-from airflow_ft.protocol.delivery_log import RetentionLog
+from airflow_ft.protocol.delivery_log import DeliveryLog
 from airflow_ft.protocol.errors import AirflowFtError, FencedError, StorageUnavailableError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, ParticipantPlan, Segment
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
@@ -43,7 +43,7 @@ class Progress(Protocol):
 
 
 def retain(
-    store: RetentionLog,
+    store: DeliveryLog,
     pipeline: str,
     config: CheckpointConfig,
     participants: ParticipantFactory,
@@ -79,7 +79,7 @@ def _tried(doing: str, pipeline: str) -> Iterator[None]:
         log.warning("cannot %s of %s (the next run tries again): %s", doing, pipeline, error)
 
 
-def delete_delivered(store: RetentionLog, pipeline: str, archive: Archive, through: int) -> int:
+def delete_delivered(store: DeliveryLog, pipeline: str, archive: Archive, through: int) -> int:
     """Prunes every delivered number up to `through`, also the newest ones, and sweeps; returns how many.
 
     If a segment cannot be deleted, raises the error when all others are.
@@ -97,7 +97,7 @@ def delete_delivered(store: RetentionLog, pipeline: str, archive: Archive, throu
     return count
 
 
-def finalise(store: RetentionLog, pipeline: str, progress: Progress) -> bool:
+def finalise(store: DeliveryLog, pipeline: str, progress: Progress) -> bool:
     """Report confirmed positions to the sources, and close COMPLETED numbers. Returns whether every report succeeded.
 
     Skips numbers after an unsettled one: a sink that the pipeline no longer declares may still lack its rows.
@@ -126,7 +126,7 @@ def finalise(store: RetentionLog, pipeline: str, progress: Progress) -> bool:
 
 
 def _prune(
-    store: RetentionLog, pipeline: str, config: CheckpointConfig, participants: ParticipantFactory, archive: Archive
+    store: DeliveryLog, pipeline: str, config: CheckpointConfig, participants: ParticipantFactory, archive: Archive
 ) -> int:
     """One batch; how many numbers it had."""
     old = store.prunable(pipeline, config.num_retained, BATCH)
@@ -183,7 +183,7 @@ def _forget(participants: ParticipantFactory, participant: ParticipantPlan, fenc
         )
 
 
-def _delete(store: RetentionLog, pipeline: str, archive: Archive, old: Sequence[Checkpoint]) -> list[Segment]:
+def _delete(store: DeliveryLog, pipeline: str, archive: Archive, old: Sequence[Checkpoint]) -> list[Segment]:
     """Prune these numbers. Returns the segments that could not be deleted, which is logged."""
     left: list[Segment] = []
     for checkpoint in old:
@@ -200,7 +200,7 @@ def _delete(store: RetentionLog, pipeline: str, archive: Archive, old: Sequence[
     return left
 
 
-def _sweep(store: RetentionLog, pipeline: str, archive: Archive, must_stop: Callable[[], bool] = lambda: False) -> bool:
+def _sweep(store: DeliveryLog, pipeline: str, archive: Archive, must_stop: Callable[[], bool] = lambda: False) -> bool:
     # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
     # all of theirs that ever will be. The other way round, one could publish between the two reads.
     epoch = store.pipeline(pipeline).epoch

@@ -19,7 +19,8 @@ from airflow_ft.protocol.overview import Noted
 from airflow_ft.protocol.pipelines import Filling
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.decision_log import OverviewLog, PipelineLog, QueryLog, TargetLog
+    from airflow_ft.protocol.decision_log import QueryLog
+    from airflow_ft.protocol.delivery_log import DeliveryLog
 
 SHARED = "shared"
 """The setting of a sink that declares it; left out of a plan where it is False."""
@@ -59,7 +60,7 @@ class _Target:
 
 
 def require_own_targets(
-    store: TargetLog, pipeline: str, participants: Sequence[ParticipantPlan], places: object, *, staged: bool = True
+    store: DeliveryLog, pipeline: str, participants: Sequence[ParticipantPlan], places: object, *, staged: bool = True
 ) -> None:
     """Raise UnfitTargetError for each place that another pipeline fills, unless both declare it.
 
@@ -125,7 +126,7 @@ def _targets(participant: ParticipantPlan, places: Locating) -> Iterator[_Target
         yield _Target(sink, participant.kind, frozenset(where), (participant.name, text), shared)
 
 
-def _kin(store: PipelineLog, pipeline: str) -> set[str]:
+def _kin(store: QueryLog, pipeline: str) -> set[str]:
     """Return the pipeline and those that continue it: their rows are its own."""
     found, name = set[str](), pipeline
     while name not in found:
@@ -136,7 +137,7 @@ def _kin(store: PipelineLog, pipeline: str) -> set[str]:
     return found
 
 
-def _dags(store: OverviewLog, pipeline: str) -> frozenset[str]:
+def _dags(store: QueryLog, pipeline: str) -> frozenset[str]:
     """Return the DAGs whose author declares for this pipeline and others: mapped groups make many in one DAG.
 
     If a run has the turn, only its DAG counts: another one may only have restored the pipeline.
@@ -148,7 +149,7 @@ def _dags(store: OverviewLog, pipeline: str) -> frozenset[str]:
     return frozenset()
 
 
-def _continues(store: TargetLog, pipeline: str, filling: Filling) -> bool:
+def _continues(store: QueryLog, pipeline: str, filling: Filling) -> bool:
     """Return whether the pipeline began with a savepoint of the other one, which has delivered nothing since."""
     with suppress(KeyError):
         event = store.noted(pipeline, Noted.RESTORED)
@@ -157,7 +158,7 @@ def _continues(store: TargetLog, pipeline: str, filling: Filling) -> bool:
     return False
 
 
-def _shares(store: TargetLog, filling: Filling, theirs: _Target, places: Locating) -> bool:
+def _shares(store: QueryLog, filling: Filling, theirs: _Target, places: Locating) -> bool:
     """Return whether the other pipeline declares it, too, or can declare nothing any more."""
     if theirs.shared or filling.status == _RENAMED:
         return True

@@ -20,7 +20,7 @@ from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.coordinator import Coordinator
 from airflow_ft.protocol.decision_log import QueryLog
-from airflow_ft.protocol.delivery_log import StepLog
+from airflow_ft.protocol.delivery_log import RunLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -40,7 +40,7 @@ from airflow_ft.protocol.unresolved import quarantine_unresolved
 from airflow_ft.protocol.write_ahead_log import Archive
 
 log = logging.getLogger(__name__)
-LogT = TypeVar("LogT", bound=StepLog, covariant=True)
+LogT = TypeVar("LogT", bound=RunLog, covariant=True)
 
 PROBLEMS = 20
 """Most undelivered numbers of a run that are named one by one."""
@@ -101,7 +101,7 @@ def require_active(store: QueryLog, pipeline: str) -> None:
         raise QuarantinedError(what, remedy=remedy, pipeline=pipeline, checkpoint=checkpoint.number)
 
 
-def require_own_stage(context: Context[StepLog]) -> None:
+def require_own_stage(context: Context[RunLog]) -> None:
     """ConfigurationError when another task has staged this run: two in one DAG run have rendered the same pipeline.
 
     The second would find the run staged, compute nothing, and confirm what the first one has delivered.
@@ -121,7 +121,7 @@ def require_own_stage(context: Context[StepLog]) -> None:
         )
 
 
-def take_turn(context: Context[StepLog], *, again: bool = False) -> bool:
+def take_turn(context: Context[RunLog], *, again: bool = False) -> bool:
     """True: this run has the turn. False: it needs none, since all that it staged is settled (and it is not `again`).
 
     TurnHeldError when another run that can still continue has it.
@@ -145,7 +145,7 @@ def take_turn(context: Context[StepLog], *, again: bool = False) -> bool:
 
 
 def recover_step(
-    context: Context[StepLog],
+    context: Context[RunLog],
     *,
     again: bool = False,
     restore: Callable[[], object] | None = None,
@@ -175,7 +175,7 @@ def recover_step(
 
 
 @contextmanager
-def delivering(context: Context[StepLog]) -> Iterator[Coordinator]:
+def delivering(context: Context[RunLog]) -> Iterator[Coordinator]:
     """A coordinator with the epoch that the run's delivery tasks share.
 
     When that epoch is fenced, the first try reads and gives up; a new try takes an epoch for the run (if the leases
@@ -199,7 +199,7 @@ def delivering(context: Context[StepLog]) -> Iterator[Coordinator]:
 
 
 @contextmanager
-def _forgiving(context: Context[StepLog]) -> Iterator[None]:
+def _forgiving(context: Context[RunLog]) -> Iterator[None]:
     """Read the state again when FENCED. It is no failure if another process has finished this run's checkpoints."""
     try:
         yield
@@ -209,14 +209,14 @@ def _forgiving(context: Context[StepLog]) -> Iterator[None]:
         log.info("%s All checkpoints of this run are settled, so nothing is left to do", error.what)
 
 
-def has_work(context: Context[StepLog]) -> bool:
+def has_work(context: Context[RunLog]) -> bool:
     """Return whether anything staged or planned waits for delivery."""
     checkpoints = context.store.open_checkpoints(context.pipeline)
     return bool(live_plans(checkpoints) or free_segments(checkpoints) or unplanned(checkpoints))
 
 
 def announce_step(
-    context: Context[StepLog], delivery: Delivery, config: CheckpointConfig, participant: str
+    context: Context[RunLog], delivery: Delivery, config: CheckpointConfig, participant: str
 ) -> Announcement | None:
     """Plan staged numbers, and announce the one with the most rows; earlier ones are prepared first.
 
@@ -237,14 +237,14 @@ def announce_step(
     return None
 
 
-def _rows(context: Context[StepLog], number: int, participant: str) -> int:
+def _rows(context: Context[RunLog], number: int, participant: str) -> int:
     plan = context.store.checkpoint(context.pipeline, number).plan
     if plan is None or participant not in plan.names:
         return 0
     return sum(segment.rows.get(sink, 0) for segment in plan.segments for sink in plan.participant(participant).sinks)
 
 
-def load_step(context: Context[StepLog], announced: Announcement, branch: str) -> bool:
+def load_step(context: Context[RunLog], announced: Announcement, branch: str) -> bool:
     """Store one branch of an announced attempt, under its epoch; False: the attempt no longer holds, or was fenced.
 
     Never takes an epoch or a turn: an epoch of its own would end the announcement. Retries would be fenced again.
@@ -267,7 +267,7 @@ def load_step(context: Context[StepLog], announced: Announcement, branch: str) -
 
 
 def prepare_step(
-    context: Context[StepLog],
+    context: Context[RunLog],
     delivery: Delivery,
     config: CheckpointConfig,
     participant: str,
@@ -293,7 +293,7 @@ def prepare_step(
     return [prepared[number] for number in sorted(prepared)]
 
 
-def commit_step(context: Context[StepLog], participant: str, *, only_decided: bool = False) -> Sequence[Checkpoint]:
+def commit_step(context: Context[RunLog], participant: str, *, only_decided: bool = False) -> Sequence[Checkpoint]:
     """Delivers one participant's part of every number that is decided, or that it decides; in order.
 
     `only_decided`: it decides none.
@@ -318,7 +318,7 @@ def commit_step(context: Context[StepLog], participant: str, *, only_decided: bo
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Result of `confirm`: what the run counts as confirmed (`StepLog.counted`), and the pipeline's newest confirmed
+    """Result of `confirm`: what the run counts as confirmed (`RunLog.counted`), and the pipeline's newest confirmed
     number (0: none).
     """
 
@@ -327,7 +327,7 @@ class Confirmation:
 
 
 def confirm_step(
-    context: Context[StepLog],
+    context: Context[RunLog],
     config: CheckpointConfig,
     archive: Archive,
     progress: Progress = lambda _: None,
@@ -362,7 +362,7 @@ def confirm_step(
 
 
 def _confirmed_or_why(
-    context: Context[StepLog], config: CheckpointConfig, archive: Archive, progress: Progress
+    context: Context[RunLog], config: CheckpointConfig, archive: Archive, progress: Progress
 ) -> tuple[list[str], list[Checkpoint]]:
     """Retain; return why the run is not confirmed (nothing if it is), and the first of its open checkpoints."""
     store, pipeline = context.store, context.pipeline

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
 
-from airflow_ft.protocol.decision_log import OverviewLog, PipelineListLog
-from airflow_ft.protocol.delivery_log import RecoveryLog
+from airflow_ft.protocol.decision_log import QueryLog
+from airflow_ft.protocol.delivery_log import DeliveryLog
 from airflow_ft.protocol.errors import AirflowFtError, LeaseHeldError, StoreUnavailableError
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
@@ -67,12 +66,8 @@ class Swept:
     error: AirflowFtError | None = None
 
 
-class SweepLog(RecoveryLog, PipelineListLog, Protocol):
-    """The recovery of all pipelines."""
-
-
 def recover_all(
-    store: SweepLog,
+    store: DeliveryLog,
     participants: ParticipantFactory,
     worker: Worker,
     *,
@@ -111,7 +106,7 @@ def recover_all(
 
 
 def health(
-    store: OverviewLog,
+    store: QueryLog,
     pipeline: str,
     patience: timedelta | None = None,
     judged: Callable[[Sequence[Overview]], Sequence[Overview]] = list,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
-from airflow_ft.protocol.delivery_log import QuarantineLog
+from airflow_ft.protocol.delivery_log import DeliveryLog
 from airflow_ft.protocol.doubt import Finding, read_evidence
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.explaining import is_refused
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def quarantine_unresolved(
-    store: QuarantineLog, pipeline: str, participants: ParticipantFactory, after: timedelta | None
+    store: DeliveryLog, pipeline: str, participants: ParticipantFactory, after: timedelta | None
 ) -> Checkpoint | None:
     """Quarantine the oldest number that has been in doubt for `after` (None: never) while its sinks answer.
 

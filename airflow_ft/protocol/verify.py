@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
+from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, WalCorruptError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan, Plan
 from airflow_ft.protocol.overview import Only
@@ -166,7 +166,7 @@ Verifier = Callable[[Sequence[Delivered], ParticipantPlan], Sequence[SinkReport]
 
 
 def verify(
-    store: HistoryLog,
+    store: QueryLog,
     pipeline: str,
     verifier: Verifier,
     numbers: Iterable[int] = (),
@@ -196,7 +196,7 @@ def verify(
 
 
 def _compared(
-    store: HistoryLog, pipeline: str, verifier: Verifier, delivered: Sequence[Delivered], participant: str
+    store: QueryLog, pipeline: str, verifier: Verifier, delivered: Sequence[Delivered], participant: str
 ) -> Sequence[SinkReport]:
     try:
         return verifier(delivered, delivered[-1].plan.participant(participant))
@@ -224,7 +224,7 @@ def set_aside_rows(delivered: Iterable[Delivered], sink: str) -> int:
     return sum(aside.rows for each in delivered for name, aside in of_proof(each.proof).items() if name == sink)
 
 
-def _asked_for(store: HistoryLog, pipeline: str, numbers: Sequence[int]) -> list[Checkpoint]:
+def _asked_for(store: QueryLog, pipeline: str, numbers: Sequence[int]) -> list[Checkpoint]:
     found = []
     there = store.referenced_locations(pipeline) if numbers else frozenset()
     for number in numbers:
@@ -247,7 +247,7 @@ def _asked_for(store: HistoryLog, pipeline: str, numbers: Sequence[int]) -> list
     return found
 
 
-def _still_there(store: HistoryLog, pipeline: str) -> list[Checkpoint]:
+def _still_there(store: QueryLog, pipeline: str) -> list[Checkpoint]:
     there = store.referenced_locations(pipeline)
     found: list[Checkpoint] = []
     before = None

@@ -5,15 +5,10 @@ A warning is stored. The page, `airflow ft pipelines` and doctor show it until a
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
-from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.failure import with_fix
-
-log = logging.getLogger(__name__)
 
 MOST_WARNINGS = 100
 """Warnings that a pipeline keeps. Further ones are logged only."""
@@ -42,23 +37,3 @@ class PipelineWarning:
     def __str__(self) -> str:
         subject = f" ({self.subject})" if self.subject else ""
         return with_fix(f"{self.code}{subject}: {self.message}", self.remedy)
-
-
-class WarningLog(Protocol):
-    """The warnings of pipelines."""
-
-    def record_warning(self, pipeline: str, warning: PipelineWarning) -> None:
-        """Stores a warning, or renews it. A new one, or one with another message, is also an event.
-
-        A pipeline keeps `MOST_WARNINGS`; further ones are left out. A run that is confirmed deletes those that were
-        stored before its stage began (`leave_turn`).
-        """
-
-
-def warn(store: WarningLog, pipeline: str, warning: PipelineWarning) -> None:
-    """Log the warning and store it. Raises nothing: a warning must not fail the work that it is about."""
-    log.warning("%s", warning)
-    try:
-        store.record_warning(pipeline, warning)
-    except (AirflowFtError, KeyError) as error:
-        log.warning("cannot store this warning, so the page does not show it: %s", error)

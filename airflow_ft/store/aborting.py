@@ -69,7 +69,7 @@ class AbortingOperations:
     def record_rollback(
         self, pipeline: str, epoch: int, number: int, participant: str, given_up: str = ""
     ) -> Checkpoint:
-        """See `RollbackLog.record_rollback`."""
+        """See `DeliveryLog.record_rollback`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             checkpoint = write.checkpoint(number)
@@ -92,7 +92,7 @@ class AbortingOperations:
     def rewind(
         self, pipeline: str, epoch: int, rewind_from: int, rewind_to: SparkPosition | None, message: str
     ) -> None:
-        """See `RecoveryLog.rewind`."""
+        """See `DeliveryLog.rewind`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             _rewind(write, rewind_from, rewind_to, AbortReason.USER, message)

@@ -23,7 +23,7 @@ class AdoptionOperations:
     _database: Database
 
     def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
-        """See `AdoptionLog.adopt`."""
+        """See `AdminLog.adopt`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_understood()
             if write.row["status"] != PipelineStatus.HALTED.value:

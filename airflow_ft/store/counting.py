@@ -49,7 +49,7 @@ class CountingOperations:
         return self._total(pipeline, run, self._pages(_CONFIRMED, (pipeline, *key_of(run)), 0))
 
     def counted(self, pipeline: str, run: RunKey) -> Confirmed:
-        """See `StepLog.counted`."""
+        """See `RunLog.counted`."""
         ranges = self._database.read(_RANGES, pipeline, *key_of(run))
         return self._total(
             pipeline,

@@ -225,7 +225,7 @@ class EpochOperations:
             write.event(EventKind.HALTED, halt.text, detail=detail)
 
     def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
-        """See `ResumeLog.resume`; no effect on an ACTIVE pipeline."""
+        """See `AdminLog.resume`; no effect on an ACTIVE pipeline."""
         with self._database.write() as tx:
             names = _going_on_as(tx, pipeline)
             rows = {name: lock_pipeline(tx, name) for name in sorted({pipeline, *names})}

@@ -51,17 +51,17 @@ class OverviewOperations:
     _database: Database
 
     def overviews(self, dag_id: str = "") -> Sequence[Overview]:
-        """See `ProblemsLog.overviews`."""
+        """See `QueryLog.overviews`."""
         return self._overview(_OF_DAG, *[dag_id] * 3) if dag_id else self._overview("")
 
     def overview(self, pipeline: str) -> Overview:
-        """See `OverviewLog.overview`."""
+        """See `QueryLog.overview`."""
         for found in self._overview(" WHERE name = ?", pipeline):
             return found
         raise UnknownPipelineError(pipeline)
 
     def late(self, pipeline: str, after: timedelta) -> timedelta | None:
-        """See `ProblemsLog.late`."""
+        """See `QueryLog.late`."""
         for row in self._database.read(TIMES_OF_ONE, pipeline):
             return to_late(row, self._database.now(), after)
         raise UnknownPipelineError(pipeline)
@@ -81,7 +81,7 @@ class OverviewOperations:
         return {row["name"]: str(row["changed_at"]) for row in self._database.read(MARKS)}
 
     def origins(self, pipeline: str, limit: int) -> Sequence[Origin]:
-        """See `TriggerLog.origins`."""
+        """See `QueryLog.origins`."""
         rows = self._database.read(_ORIGINS, pipeline, limit)
         return [Origin(row["dag_id"] or "", row["spec"]) for row in rows] or nothing(self._database, pipeline)
 
@@ -129,7 +129,7 @@ class OverviewOperations:
         return low
 
     def noted(self, pipeline: str, kind: Noted) -> Event | None:
-        """See `TargetLog.noted`."""
+        """See `QueryLog.noted`."""
         rows = self._database.read(_NOTED.format(kind=kind), pipeline)
         return first([to_event(row) for row in rows], self._database, pipeline)
 

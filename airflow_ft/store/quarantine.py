@@ -19,7 +19,7 @@ class QuarantineOperations:
     _database: Database
 
     def quarantine(self, pipeline: str, epoch: int, number: int, message: str, *, if_idle: bool = False) -> Checkpoint:
-        """See `QuarantineLog.quarantine`. It works on a HALTED pipeline too: it delivers nothing."""
+        """See `DeliveryLog.quarantine`. It works on a HALTED pipeline too: it delivers nothing."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             if if_idle:
@@ -42,7 +42,7 @@ class QuarantineOperations:
             return write.checkpoint(number)
 
     def release(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
-        """See `ResolutionLog.release`; also PipelineHaltedError."""
+        """See `AdminLog.release`; also PipelineHaltedError."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.require_active()

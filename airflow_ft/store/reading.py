@@ -123,7 +123,7 @@ class ReadingOperations:
         return [to_lease(row) for row in rows] or nothing(self._database, pipeline)
 
     def spec(self, digest: str) -> Mapping[str, Any]:
-        """See `SpecLog.spec`."""
+        """See `QueryLog.spec`."""
         rows = self._database.read("SELECT text FROM spec WHERE digest = ?", digest)
         if not rows:
             raise UnknownSpecError(digest)
@@ -162,7 +162,7 @@ class ReadingOperations:
         reason: AbortReason | None = None,
         run: RunKey | None = None,
     ) -> Sequence[Checkpoint]:
-        """See `HistoryLog.checkpoints`."""
+        """See `QueryLog.checkpoints`."""
         where, values = ONLY[only], list[object]()
         if run is not None:
             where, values = f"{where} AND dag_id = ? AND run_id = ? AND map_index = ?", [*values, *key_of(run)]
@@ -181,7 +181,7 @@ class ReadingOperations:
     def unsettled(
         self, pipeline: str, *, run: RunKey | None = None, through: int | None = None, limit: int = 100
     ) -> Sequence[Checkpoint]:
-        """See `HistoryLog.unsettled`."""
+        """See `QueryLog.unsettled`."""
         where = UNSETTLED
         values: list[object] = [pipeline]
         if through is not None:
@@ -197,17 +197,17 @@ class ReadingOperations:
         return first(found, self._database, pipeline)
 
     def undelivered(self, pipeline: str) -> int:
-        """See `CountLog.undelivered`."""
+        """See `RunLog.undelivered`."""
         [row] = self._database.read(_UNDELIVERED, pipeline)
         return row["count"] or len(nothing(self._database, pipeline))
 
     def run_checkpoints(self, pipeline: str, run: RunKey, newest: int = 1000) -> Sequence[Checkpoint]:
-        """See `StepLog.run_checkpoints`."""
+        """See `RunLog.run_checkpoints`."""
         found = self._checkpoints(f"{OF_RUN} ORDER BY number DESC LIMIT ?", pipeline, *key_of(run), newest)
         return found or nothing(self._database, pipeline)
 
     def last_published(self, pipeline: str, run: RunKey) -> int:
-        """See `StepLog.last_published`."""
+        """See `RunLog.last_published`."""
         rows = self._database.read(_LAST_PUBLISHED, pipeline, *key_of(run))
         row = first(rows, self._database, pipeline)
         return int(row["number"]) if row else 0
@@ -232,7 +232,7 @@ class ReadingOperations:
         return first(found, self._database, pipeline)
 
     def failed_in_a_row(self, pipeline: str) -> int:
-        """See `CountLog.failed_in_a_row`."""
+        """See `RunLog.failed_in_a_row`."""
         [row] = self._database.read(_FAILED, pipeline, pipeline)
         return int(row["failures"])
 
@@ -255,7 +255,7 @@ class ReadingOperations:
         return [to_event(row) for row in rows] or nothing(self._database, pipeline)
 
     def fillings(self, pipeline: str) -> Sequence[Filling]:
-        """See `TargetLog.fillings`."""
+        """See `DeliveryLog.fillings`."""
         found = []
         for row in self._database.read(_FILLINGS, *[pipeline] * 3):
             if row["plan"] is None:  # nothing is COMPLETED yet

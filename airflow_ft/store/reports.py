@@ -34,11 +34,11 @@ class ReportOperations:
     _database: Database
 
     def warnings(self, pipelines: Collection[str]) -> Mapping[str, Sequence[PipelineWarning]]:
-        """See `StateLog.warnings`."""
+        """See `QueryLog.warnings`."""
         return by_pipeline(self._database, _WARNINGS, pipelines, to_warning)
 
     def record_warning(self, pipeline: str, warning: PipelineWarning) -> None:
-        """See `WarningLog.record_warning`."""
+        """See `RunLog.record_warning`."""
         code, subject, message, remedy = (
             shortened(shown_text(text), MOST_CHARACTERS)
             for text in (warning.code, warning.subject, warning.message, warning.remedy)
@@ -54,7 +54,7 @@ class ReportOperations:
                 write.event(EventKind.WARNING, f"{code}{of}: {message}", detail={"code": code, "subject": subject})
 
     def record_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
-        """See `FailureLog.record_failure`."""
+        """See `RunLog.record_failure`."""
         with pipeline_write(self._database, pipeline) as write:
             turn = to_pipeline(write.row).turn
             # A run that has the turn is the newest, also if it has not begun to stage: then it has no epoch yet.
@@ -80,7 +80,7 @@ class ReportOperations:
             )
 
     def record_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:
-        """See `ProblemLog.record_problem`."""
+        """See `DeliveryLog.record_problem`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.change(
@@ -92,7 +92,7 @@ class ReportOperations:
             )
 
     def lags(self, pipelines: Collection[str]) -> Mapping[str, Sequence[Lag]]:
-        """See `TriggerLog.lags`."""
+        """See `QueryLog.lags`."""
         return by_pipeline(self._database, _LAGS, pipelines, to_lag)
 
     def record_lags(self, pipeline: str, epoch: int, number: int, lags: Sequence[Lag]) -> None:

@@ -77,7 +77,7 @@ class RetentionOperations:
     _database: Database
 
     def prunable(self, pipeline: str, retain: int, limit: int) -> Sequence[Checkpoint]:
-        """See `HistoryLog.prunable`. What was delivered together with a retained number is retained with it."""
+        """See `QueryLog.prunable`. What was delivered together with a retained number is retained with it."""
         cutoff = _NO_CUTOFF
         if retain > 0:
             rows = self._database.read(_CUTOFF, pipeline, retain - 1)
@@ -90,14 +90,14 @@ class RetentionOperations:
         )
 
     def referenced_locations(self, pipeline: str) -> frozenset[str]:
-        """See `HistoryLog.referenced_locations`; the base is of the same moment as the numbers."""
+        """See `QueryLog.referenced_locations`; the base is of the same moment as the numbers."""
         rows = self._database.read(_REFERENCED, *(pipeline,) * 6)
         if not rows:
             raise UnknownPipelineError(pipeline)
         return frozenset(location for row in rows for location in row.values() if location is not None)
 
     def finalise(self, pipeline: str, number: int) -> None:
-        """See `RetentionLog.finalise`; COMPLETED only, with the numbers that it delivered. Repeated: no effect."""
+        """See `DeliveryLog.finalise`; COMPLETED only, with the numbers that it delivered. Repeated: no effect."""
         with pipeline_write(self._database, pipeline) as write:
             checkpoint = write.checkpoint(number)
             if checkpoint.state is not S.COMPLETED or checkpoint.plan is None:
@@ -109,7 +109,7 @@ class RetentionOperations:
             write.event(EventKind.FINALISED, "what follows confirmation is done", number=number)
 
     def prune(self, pipeline: str, number: int) -> None:
-        """See `RetentionLog.prune`; StateConflictError where no COMPLETED number has delivered it. Repeatable."""
+        """See `DeliveryLog.prune`; StateConflictError where no COMPLETED number has delivered it. Repeatable."""
         with pipeline_write(self._database, pipeline) as write:
             checkpoint = write.checkpoint(number)
             if checkpoint.segment is None or checkpoint.delivered_by is None:
@@ -136,7 +136,7 @@ class RetentionOperations:
                 write.change(_FORGET_POSITIONS, pipeline, number - POSITIONS_KEPT, f'%"{DRAINED}"%')
 
     def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
-        """See `RetentionLog.forget_events`. When there is nothing to delete, it is one look, and no write."""
+        """See `DeliveryLog.forget_events`. When there is nothing to delete, it is one look, and no write."""
         asked = (_BOUNDS, pipeline, pipeline, 0, pipeline)
         rows = self._database.read(*asked)
         if not rows:

@@ -10,8 +10,9 @@ from pathlib import Path
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import RunKey, StateSizes
+from airflow_ft.protocol.noting import warn
 from airflow_ft.protocol.pipelines import HaltReason
-from airflow_ft.protocol.warning import PipelineWarning, warn
+from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.spark.savepoints.metadata import METADATA
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.store import open_store

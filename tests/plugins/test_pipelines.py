@@ -13,9 +13,10 @@ import pytest
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import PLAIN, AfterAbort, RunKey
+from airflow_ft.protocol.noting import warn
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.reasons import AbortReason
-from airflow_ft.protocol.warning import PipelineWarning, warn
+from airflow_ft.protocol.warning import PipelineWarning
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE, RUN, Scene, a_lease, a_position

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
+from collections.abc import Iterable
 from types import ModuleType
 
 import pytest
 
 from airflow_ft.protocol import decision_log, delivery_log
-from airflow_ft.protocol.delivery_log import RecoveryLog, ResolutionLog, StepLog
 from airflow_ft.store.decision_log import DecisionLog
+from airflow_ft.wal.roots import RootLog
 
 MOST = 25
-SUMS = (RecoveryLog, ResolutionLog, StepLog)
 
 
 def _classes(module: ModuleType) -> list[type]:
     return [each for _, each in inspect.getmembers(module, inspect.isclass) if each.__module__ == module.__name__]
 
 
-def _public(found: dict[str, object] | list[str]) -> set[str]:
-    return {name for name in found if not name.startswith("_")}
+def _public(names: Iterable[str]) -> set[str]:
+    return {name for name in names if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("port", [*_classes(decision_log), *_classes(delivery_log)])
+PORTS = [*_classes(decision_log), *_classes(delivery_log), RootLog]
+
+
+@pytest.mark.parametrize("port", PORTS)
 def test_a_port_is_narrow(port: type) -> None:
-    assert len(_public(dir(port))) <= MOST or (port in SUMS and len(_public(dict(vars(port)))) <= 3)
-    assert _public(dir(port)) <= _public(dir(DecisionLog))
+    assert 0 < len(_public(vars(port))) <= MOST
+    assert _public(vars(port)) <= _public(dir(DecisionLog))
+
+
+def test_a_method_is_declared_by_one_port() -> None:
+    declared = Counter(name for port in PORTS for name in _public(vars(port)))
+    assert [name for name, ports in declared.items() if ports > 1] == []
 
 
 @pytest.mark.parametrize("area", DecisionLog.__bases__)

@@ -12,10 +12,10 @@ from airflow_ft.protocol.doctor import Verdict, examine_state
 from airflow_ft.protocol.errors import FencedError, StageError
 from airflow_ft.protocol.failure import MOST_CHARACTERS, Failure
 from airflow_ft.protocol.model import AfterAbort
-from airflow_ft.protocol.noting import note_failure, note_problem
+from airflow_ft.protocol.noting import note_failure, note_problem, warn
 from airflow_ft.protocol.pipelines import HaltReason, RequestKind
 from airflow_ft.protocol.reasons import AbortReason
-from airflow_ft.protocol.warning import MOST_WARNINGS, PipelineWarning, warn
+from airflow_ft.protocol.warning import MOST_WARNINGS, PipelineWarning
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 
 GREW = PipelineWarning("SOURCE_FILE_GREW", "orders", "a.json has grown.", "write new lines into a new file.")

@@ -21,7 +21,7 @@ from airflow_ft.spark.savepoints.restoring import restore_once
 from airflow_ft.spark.savepoints.taking import take
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.decision_log import HistoryLog
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 _STOPS: dict[str, dict[str, bool]] = {
@@ -155,7 +155,7 @@ def _perform(by: Actor, store: DecisionLog, asked: Asked) -> Any:
             return _verify(by, store, asked)
 
 
-def _verify(by: Actor, store: HistoryLog, asked: Asked) -> None:
+def _verify(by: Actor, store: QueryLog, asked: Asked) -> None:
     numbers = [] if asked.number is None else [asked.number]
     reports = verifying.verify(by, store, asked.pipeline, numbers)
     for line in verifying.lines(reports, samples=False):  # more people may read a log than the tables

@@ -17,10 +17,10 @@ from airflow_ft.protocol.verify import verify as compare
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.decision_log import HistoryLog
+    from airflow_ft.protocol.decision_log import QueryLog
 
 
-def verify(by: Actor, store: HistoryLog, pipeline: str, numbers: Iterable[int] = ()) -> list[SinkReport]:
+def verify(by: Actor, store: QueryLog, pipeline: str, numbers: Iterable[int] = ()) -> list[SinkReport]:
     """Compare these checkpoints, or all whose rows are still in the log, sink by sink."""
     verifier = partial(verify_participant, connections=by.connections)
     return compare(store, pipeline, verifier, numbers, _place)

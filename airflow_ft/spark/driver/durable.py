@@ -19,7 +19,7 @@ from airflow_ft.wal.local import Synced
 from airflow_ft.wal.roots import require
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.decision_log import HistoryLog
+    from airflow_ft.protocol.decision_log import QueryLog
 
 
 class Durable:
@@ -27,7 +27,7 @@ class Durable:
 
     def __init__(
         self,
-        store: HistoryLog,
+        store: QueryLog,
         location: SparkLocation,
         request: StageRequest,
         sources: Mapping[str, Source | None],
@@ -79,7 +79,7 @@ class Durable:
         self._location.sync(self._synced)
 
 
-def delivered_positions(store: HistoryLog, pipeline: str) -> dict[str, Any]:
+def delivered_positions(store: QueryLog, pipeline: str) -> dict[str, Any]:
     """By source: its newest position of which the rows are in the sinks.
 
     Several numbers are read, since those that deliver what an aborted one has left have no positions.
@@ -95,7 +95,7 @@ def delivered_positions(store: HistoryLog, pipeline: str) -> dict[str, Any]:
     return positions
 
 
-def _delivered(store: HistoryLog, pipeline: str) -> Sequence[Checkpoint]:
+def _delivered(store: QueryLog, pipeline: str) -> Sequence[Checkpoint]:
     newest = store.latest_confirmed(pipeline)
     if newest is None:
         return ()

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_ft.protocol.decision_log import HistoryLog
+from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
@@ -194,7 +194,7 @@ class JobRestarts:
         )
 
 
-def tidy_up(store: HistoryLog, spark: SparkSession, request: StageRequest) -> None:
+def tidy_up(store: QueryLog, spark: SparkSession, request: StageRequest) -> None:
     """Delete files of this epoch's earlier attempts, which would fill the disk of a stream in some days.
 
     They can publish nothing any more (`begin_again`), so only the locations referenced now are needed. The

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.jobs.uids import plan_of
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
+from airflow_ft.protocol.noting import warn
 from airflow_ft.protocol.reasons import WaitReason
-from airflow_ft.protocol.warning import warn
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver.capacity import QueueIsFull
 from airflow_ft.spark.driver.file_types import check_file_types

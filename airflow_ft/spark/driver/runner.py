@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.clients.buckets import BucketPlace, BucketSettings, is_bucket, learn, settings_of
 from airflow_ft.protocol.errors import JobError
-from airflow_ft.protocol.warning import PipelineWarning, warn
+from airflow_ft.protocol.noting import warn
+from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.ending import Ending
 from airflow_ft.spark.driver.inputs import Sources, unfrozen_sources, with_begin_times

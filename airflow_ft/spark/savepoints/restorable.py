@@ -30,10 +30,10 @@ from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.roots import require
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.decision_log import HistoryLog, PipelineLog, QueryLog
+    from airflow_ft.protocol.decision_log import QueryLog
 
 
-def is_renamed(store: PipelineLog, savepoint: Savepoint, name: str) -> bool:
+def is_renamed(store: QueryLog, savepoint: Savepoint, name: str) -> bool:
     """Return whether an earlier try has renamed it, and nothing was staged since: then only the restore is left."""
     try:
         row, old = store.pipeline(name), store.pipeline(savepoint.pipeline)
@@ -44,7 +44,7 @@ def is_renamed(store: PipelineLog, savepoint: Savepoint, name: str) -> bool:
     return same and not row.last_published and old.status is PipelineStatus.RENAMED
 
 
-def examine_former(store: HistoryLog, uri: str, savepoint: Savepoint, name: str, later: Later) -> None:
+def examine_former(store: QueryLog, uri: str, savepoint: Savepoint, name: str, later: Later) -> None:
     """Refuse to rename a pipeline that is not at the savepoint."""
     was = savepoint.pipeline
     if was == name or savepoint.installation != store.installation:
@@ -139,7 +139,7 @@ def require_known(
 
 
 def examine(
-    store: HistoryLog,
+    store: QueryLog,
     uri: str,
     savepoint: Savepoint,
     name: str,

@@ -16,7 +16,7 @@ from airflow_ft.protocol.planning import quarantined
 from airflow_ft.protocol.recovery import give_up_undecided
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.delivery_log import RecoveryLog
+    from airflow_ft.protocol.delivery_log import DeliveryLog
 
 
 def require_settleable(row: Pipeline, opened: Sequence[Checkpoint]) -> None:
@@ -42,7 +42,7 @@ def require_settleable(row: Pipeline, opened: Sequence[Checkpoint]) -> None:
 
 @contextmanager
 def settled(
-    store: RecoveryLog, name: str, participants: ParticipantFactory, worker: Worker, why: str, lease_seconds: float
+    store: DeliveryLog, name: str, participants: ParticipantFactory, worker: Worker, why: str, lease_seconds: float
 ) -> Iterator[int]:
     """Holds a pipeline of which nothing is under way; its new epoch. Raises as `coordinating` does."""
     with coordinating(store, name, participants, worker, why, lease_seconds) as (coordinator, keeper):
@@ -51,7 +51,7 @@ def settled(
         yield coordinator.epoch
 
 
-def _settle(store: RecoveryLog, name: str, coordinator: Coordinator, why: str) -> None:
+def _settle(store: DeliveryLog, name: str, coordinator: Coordinator, why: str) -> None:
     """Deliver decided numbers, and abort undecided ones."""
     for checkpoint in store.open_checkpoints(name):
         if checkpoint.state is CheckpointState.COMMITTING or checkpoint.rollback_pending:

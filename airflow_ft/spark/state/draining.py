@@ -24,7 +24,7 @@ from airflow_ft.spark.state.timers import begin_batch
 from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.decision_log import HistoryLog
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.spark.request import StageRequest
 
 END_OF_TIME = 253_402_300_799_000
@@ -32,7 +32,7 @@ END_OF_TIME = 253_402_300_799_000
 _NEWEST, _LOOKED_AT = 5, 1000  # behind a drain are but numbers that carry the rows of others, or failed
 
 
-def drain_of(store: HistoryLog, pipeline: str, at: tuple[int, SparkPosition] | None = None) -> Checkpoint | None:
+def drain_of(store: QueryLog, pipeline: str, at: tuple[int, SparkPosition] | None = None) -> Checkpoint | None:
     """Return the checkpoint that drained the pipeline's current state; None: it was not drained.
 
     It is the newest one with rows of its own, and none from before the state was dropped (`reset_state`). `at`: a

@@ -45,7 +45,7 @@ from airflow_ft.spark.task.story import Story
 from airflow_ft.spark.task.symptoms import Symptoms, driver_died
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.decision_log import PipelineLog
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 logger = logging.getLogger("airflow_ft.spark")
@@ -224,7 +224,7 @@ def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms)
     return {**found, "pipeline": request.pipeline}
 
 
-def raise_if_fenced(store: PipelineLog, request: StageRequest, error: Exception) -> None:
+def raise_if_fenced(store: QueryLog, request: StageRequest, error: Exception) -> None:
     """Raise FencedError in place of a driver's error if another process took over according to the store.
 
     The old driver may have been stopped at any point, or miss files that the newer owner has deleted.
