@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Protocol
 
+from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
@@ -25,17 +25,7 @@ REMEDY = (
 FORMAT = 1
 
 
-class Log(Protocol):
-    """The part of the decision log that registers."""
-
-    @property
-    def installation(self) -> str: ...
-
-    @property
-    def url(self) -> str: ...
-
-
-def register(store: Log, root: str, pipeline: str) -> str:
+def register(store: QueryLog, root: str, pipeline: str) -> str:
     """Note that this decision log uses the pipeline's folder; which others do (as `shared`)."""
     files = filesystem(root)
     folder = files.uri(root, pipeline)
