@@ -455,6 +455,7 @@ def test_rewind_gives_up_what_is_not_delivered(world: World, ft: Any) -> None:
     assert [world.store.checkpoint(PIPELINE, n).after_abort for n in (2, 3, 4)] == [AfterAbort.REWOUND] * 3
     assert world.store.pipeline(PIPELINE).base == delivered
     assert world.systems["db"].rows == [1]
+    assert "nothing was changed" in ft("rewind", PIPELINE, "--yes")
 
 
 def test_rewind_warns_that_rows_are_lost_with_at_most_once(

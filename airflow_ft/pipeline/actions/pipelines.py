@@ -52,7 +52,9 @@ def rewind(by: Actor, store: DecisionLog, pipeline: str) -> None:
         question = f"Discard all undelivered rows of {pipeline}? They are lost: the mode is AT_MOST_ONCE."
     by.sure(question)
     with coordinating(store, pipeline, by.participants, by.worker, by.signature, by.lease_seconds) as (coordinator, _):
-        give_up_undecided(store, pipeline, coordinator, by.signature)
+        found_any = give_up_undecided(store, pipeline, coordinator, by.signature)
+    if not found_any:
+        by.say("nothing is undelivered, so nothing was changed")
     for found in (store.rewound_position(pipeline), store.newest_position(pipeline)):
         if found is not None and (position := Position.stored(found)) is not None:
             is_left_out = found.after_abort is AfterAbort.REWOUND
