@@ -125,7 +125,7 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
                 entry["undelivered_age"] = found.undelivered.total_seconds()
                 if found.needs:
                     needs[each.pipeline] = found.needs
-                elif isinstance(each.error, TerminalError):
+                elif isinstance(each.error, TerminalError) and not found.retired:
                     needs[each.pipeline] = str(each.error)
         if needs:
             list_of_all = listed(f"{name}: {why}" for name, why in needs.items())

@@ -73,7 +73,7 @@ def problems(
 
     A pipeline is late by its own `late_after`; where it has none, by this one. This one does not count for retired
     pipelines and streams that were stopped. With `patience` one whose published rows are not delivered for longer has
-    a problem, too (WAITING, or IN_DOUBT).
+    a problem, too (WAITING, or IN_DOUBT), unless it is retired.
     `judged` adds what Airflow knows of runs (`core.judging`). A stream that was stopped on purpose has no problem.
     A pipeline with a damaged row counts as HALTED.
     """
@@ -120,7 +120,9 @@ def _problem(
             f"Run `airflow ft checkpoints {name}` to see what its newest run waits for or why it failed. Check whether"
             " its DAG is paused.",
         )
-    if patience is not None and (needs := health(store, name, patience)).undelivered > patience:
+    if patience is None or overview.retired:
+        return None
+    if (needs := health(store, name, patience)).undelivered > patience:
         return Problem(
             name,
             Condition.IN_DOUBT if needs.in_doubt else Condition.WAITING,

@@ -83,7 +83,11 @@ def reset_state(by: Actor, store: DecisionLog, pipeline: str) -> None:
 
 
 def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
-    """Silence FAILED, NOT RUNNING and LATE until the next run; ConfigurationError while a run is active."""
+    """Silence its alerts, but not HALTED and QUARANTINED, until the next run.
+
+    Raises:
+        ConfigurationError: a run is active.
+    """
     row = store.pipeline(pipeline)
     require_understood(row)
     if row.turn is not None and not _is_over(by, store, pipeline, row.turn):
