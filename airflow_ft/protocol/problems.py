@@ -30,22 +30,27 @@ URGENT = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Problem of a pipeline with its `condition`; `cause` and `remedy` are sentences."""
+    """Problem of a pipeline with its `condition`; `cause` and `remedy` are sentences.
+
+    Of no pipeline ("", None): an error, such as a decision log that does not answer.
+    """
 
     pipeline: str
-    condition: Condition
+    condition: Condition | None
     cause: str
     remedy: str
 
     @property
     def headline(self) -> str:
-        """In few words: `pipeline orders is HALTED`."""
+        """In few words: `pipeline orders is HALTED`; or the first line of the cause."""
+        if not self.pipeline:
+            return self.cause.partition("\n")[0].rstrip(":")
         return f"pipeline {self.pipeline} is {self.condition}"
 
     @property
     def text(self) -> str:
         """All of it."""
-        return with_fix(f"{self.headline}: {self.cause}", self.remedy)
+        return with_fix(f"{self.headline}: {self.cause}" if self.pipeline else self.cause, self.remedy)
 
 
 class ProblemsLog(OverviewLog, Protocol):

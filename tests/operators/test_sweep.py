@@ -108,6 +108,7 @@ def test_a_retired_pipeline_needs_no_person(
     monkeypatch.setattr("airflow_ft.operators.sweep.participant_factory", lambda: _lost)
     with raises(AirflowFailException, "problems_found", pipelines=[PIPELINE]):
         run()
+    assert gauges[f"airflow_ft.needs_attention.{PIPELINE}"] == 1
     world.store.retire(PIPELINE, "ada", world.store.pipeline(PIPELINE).turn)
     assert "[file_missing]" in run(patience=timedelta(0))[PIPELINE]["error"]
     assert gauges[f"airflow_ft.needs_attention.{PIPELINE}"] == 0
