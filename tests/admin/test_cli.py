@@ -489,6 +489,8 @@ def test_resume_lets_a_halted_pipeline_go_on(world: World, ft: Any) -> None:
     assert "not halted" in ft("resume", PIPELINE)
     world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
     assert "HALTED (TOKEN_LOST)" in ft("pipelines")
+    with raises(SystemExit, "pipeline_halted", reason="TOKEN_LOST"):
+        ft("recover", PIPELINE)
     text = ft("resume", PIPELINE, "--yes")
     assert "the token is gone" in text and "is ACTIVE" in text
 
@@ -846,7 +848,8 @@ def test_a_user_without_a_name_may_act(world: World, ft: Any, monkeypatch: pytes
 def test_rewind_and_recover_leave_what_is_quarantined(world: World, ft: Any) -> None:
     prepared(world)
     ft("in-doubt", "--pipeline", PIPELINE, "--quarantine", "1", "--yes")
-    assert "checkpoint 1 is QUARANTINED" in ft("recover", PIPELINE)
+    with raises(SystemExit, "checkpoint_quarantined", checkpoint=1):
+        ft("recover", PIPELINE)
     with raises(SystemExit) as refused:
         ft("rewind", PIPELINE, "--yes")
     assert refused.error is not None and refused.error.checkpoint == 1

@@ -15,10 +15,10 @@ from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import AfterAbort, RunKey
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
-from airflow_ft.protocol.planning import quarantined
 from airflow_ft.protocol.position import Position
 from airflow_ft.protocol.recovery import give_up_undecided, in_doubt
 from airflow_ft.protocol.recovery import recover as recover_pipeline
+from airflow_ft.protocol.steps import require_active
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.delivery_log import RecoveryLog
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 
 def recover(by: Actor, store: RecoveryLog, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
-    """Settles what has been in doubt for `min_age`, by doing the same again under the same marker."""
+    """Settles what has been in doubt for `min_age`, by doing the same again under the same marker.
+
+    Raises:
+        PipelineHaltedError: the pipeline is HALTED, so nothing is delivered until a person acts.
+        QuarantinedError: the same for a checkpoint.
+    """
     recovery = recover_pipeline(
         store, pipeline, by.participants, by.worker, min_age=min_age, lease_seconds=by.lease_seconds, who=by.signature
     )
@@ -35,12 +40,8 @@ def recover(by: Actor, store: RecoveryLog, pipeline: str, min_age: timedelta = t
     younger = in_doubt(store, pipeline)
     for checkpoint in younger:
         by.say(f"checkpoint {checkpoint.number} is {checkpoint.state} and was skipped (--min-age)")
-    waiting = quarantined(store.open_checkpoints(pipeline))
-    for checkpoint in waiting:
-        by.say(
-            f"checkpoint {checkpoint.number} is QUARANTINED: `airflow ft in-doubt --pipeline {pipeline}` resolves it"
-        )
-    if not recovery.settled and not younger and not waiting:
+    require_active(store, pipeline)
+    if not recovery.settled and not younger:
         by.say("nothing is in doubt")
 
 
