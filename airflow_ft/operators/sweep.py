@@ -132,7 +132,8 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
             list_of_all = listed(f"{name}: {why}" for name, why in needs.items())
             raise FoundProblemsError(
                 f"{count_text(len(needs), 'pipeline needs', 'pipelines need')} a person:{list_of_all}",
-                remedy="Run `airflow ft in-doubt`. It shows what each sink holds.",
+                remedy="Run `airflow ft pipelines`. It shows what each pipeline waits for, and its last error. For"
+                " checkpoints in doubt, run `airflow ft in-doubt`. It shows what each sink holds.",
                 pipelines=list(needs),
             )
         return result

@@ -122,8 +122,8 @@ def _problem(
             name,
             Condition.LATE,
             f"nothing was confirmed for {timedelta(seconds=round(late.total_seconds()))}.",
-            f"Run `airflow ft checkpoints {name}` to see what its newest run waits for or why it failed. Check whether"
-            " its DAG is paused.",
+            f"Run `airflow ft pipelines`. It shows whether a run of {name} works, what it waits for (`held_back`), and"
+            " its last error. Check whether its DAG is paused.",
         )
     if patience is None or overview.retired:
         return None

@@ -142,11 +142,12 @@ def health(
         needs = f"checkpoint {kept[0].number} is QUARANTINED: {kept[0].message}"
     elif patience is not None and undelivered > patience and not overview.retired:
         oldest = max(ages, key=lambda number: ages[number])
-        needs = f"checkpoint {oldest} was published {undelivered} ago and is not delivered"
+        age = timedelta(seconds=round(undelivered.total_seconds()))
+        needs = f"checkpoint {oldest} was published {age} ago and is not delivered"
     elif not_running:
         needs = overview.text_of(Condition.NOT_RUNNING)
     elif late is not None:
-        needs = f"{Condition.LATE.description} It is {late} now."
+        needs = f"{Condition.LATE.description} It is {timedelta(seconds=round(late.total_seconds()))} now."
     return Health(
         pipeline=pipeline,
         undecided=max((ages[c.number] for c in undecided), default=none),

@@ -85,7 +85,7 @@ def test_each_problem_is_told_with_cause_and_remedy(store: DecisionLog) -> None:
     for text, headline, cause, command in (
         (halted, "pipeline broken is HALTED: ", "(TOKEN_LOST): it is gone.", "`airflow ft resume broken`"),
         (kept, "pipeline kept is QUARANTINED: ", "the table is locked.", "`airflow ft in-doubt --pipeline kept`"),
-        (late, "pipeline slow is LATE: ", "nothing was confirmed for 0:0", "`airflow ft checkpoints slow`"),
+        (late, "pipeline slow is LATE: ", "nothing was confirmed for 0:0", "`airflow ft pipelines`"),
     ):
         what, _, fix = text.partition("\nFix: ")
         assert what.startswith(headline) and cause in what and command in fix

@@ -75,7 +75,7 @@ def test_it_fails_when_somebody_has_to_act_after_all_was_done(world: World, gaug
     world.store.halt("other", HaltReason.TOKEN_LOST, "it is gone.")
     with raises(AirflowFailException, "problems_found", pipelines=["other"]) as caught:
         run()
-    assert caught.error is not None and "airflow ft in-doubt" in caught.error.remedy
+    assert caught.error is not None and "airflow ft pipelines" in caught.error.remedy
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.COMPLETED
     assert gauges["airflow_ft.needs_attention.other"] == 1
     assert run(pipelines=[PIPELINE])[PIPELINE]["settled"] == {}
