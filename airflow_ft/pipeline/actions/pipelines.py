@@ -58,8 +58,10 @@ def rewind(by: Actor, store: DecisionLog, pipeline: str) -> None:
         by.say("nothing is undelivered, so nothing was changed")
     for found in (store.rewound_position(pipeline), store.newest_position(pipeline)):
         if found is not None and (position := Position.stored(found)) is not None:
-            is_left_out = found.after_abort is AfterAbort.REWOUND
-            by.say(f"give position {position} again, with its rows" if is_left_out else "no rows wait for delivery")
+            if found.after_abort is AfterAbort.REWOUND:
+                by.say(f"give position {position} again, with its rows")
+            elif found_any:
+                by.say("no rows wait for delivery")
             return
     left = None if lost else store.pipeline(pipeline).base
     by.say(
