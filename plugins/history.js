@@ -70,7 +70,7 @@ function took(checkpoint) {
 
 /** @param {{ pipeline: string, number: number, only?: (checkpoint: Checkpoint) => void }} props */
 function Whole({ pipeline, number, only }) {
-  const { data, error } = useAnswer(route(CHECKPOINT, { name: pipeline, number }));
+  const { data, error } = useAnswer(route(CHECKPOINT, { name: pipeline, number }), { live: true });
   const [made, setMade] = useState(false);
   if (data === null) return h(Pending, { data, error });
   const run = data.dag_id.startsWith("python:") ? fill(say.ofProgram, { run_id: data.run_id })
@@ -79,6 +79,7 @@ function Whole({ pipeline, number, only }) {
       : say.noDagRun;
   const rows = Object.entries(data.rows_of).map(([sink, n]) => `${sink} ${count(n)}`).join(", ");
   return h(Box, { fontSize: "sm", display: "flex", flexDirection: "column", gap: "1" },
+    h(Pending, { data, error }),
     data.message && h(Text, null, data.message),
     data.reason && h(Fragment, null,
       h(Fact, { name: say.why }, data.cause), h(Fact, { name: say.itsRows }, data.fate), h(Fact, { name: say.toDo }, data.remedy)),

@@ -35,8 +35,10 @@ export function bytes(n) {
 export function lasted(s) {
   if (s < 0.9995) return fill(say.milliseconds, { n: Math.round(1000 * s) });
   if (s < 89.5) return `${s.toFixed(s < 9.95 ? 2 : 1)} s`;
-  if (s < 5400) return fill(say.minutesAndSeconds, { minutes: Math.floor(s / 60), seconds: Math.round(s % 60) });
-  return fill(say.hoursAndMinutes, { hours: Math.floor(s / 3600), minutes: Math.round((s % 3600) / 60) });
+  const seconds = Math.round(s);
+  if (s < 5400) return fill(say.minutesAndSeconds, { minutes: Math.floor(seconds / 60), seconds: seconds % 60 });
+  const minutes = Math.round(s / 60);
+  return fill(say.hoursAndMinutes, { hours: Math.floor(minutes / 60), minutes: minutes % 60 });
 }
 
 /** @param {number} share of 1 */

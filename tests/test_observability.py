@@ -28,7 +28,7 @@ PAGE = (DOCS / "observability.md").read_text()
 SUFFIXES = {
     Kind.COUNTER: ("_total",),
     Kind.GAUGE: ("",),
-    Kind.TIMER: ("_milliseconds_bucket", "_milliseconds_sum", "_milliseconds_count"),
+    Kind.TIMER: ("_milliseconds_bucket", "_milliseconds_sum", "_milliseconds_count", "_milliseconds"),
 }
 
 

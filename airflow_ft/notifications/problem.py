@@ -27,6 +27,7 @@ from airflow_ft.protocol.arguments import (
     standard_time,
     wrong,
 )
+from airflow_ft.protocol.errors import AirflowFtError, FoundProblemsError
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.problems import URGENT, Problem, problems
 
@@ -100,9 +101,29 @@ class ProblemNotifier(BaseNotifier):
         self.store = check_store(store)
 
     def notify(self, context: Context) -> None:
-        """Report each problem; if one report fails, send the others, and then raise that error."""
+        """Report each problem; if one report fails, send the others, and then raise that error.
+
+        If the decision log does not answer, report that, and then raise the error.
+        """
+        failures: list[Exception] = []
+        try:
+            found = self._problems(context)
+            found += self._unexplained(context, found)
+        except AirflowFtError as error:
+            found = [_of_error(error)]
+            failures.append(error)
+        for problem in found:
+            try:
+                self._notify(problem, context)
+            except Exception as error:  # of a foreign notifier
+                log.exception("%s. The notification failed", problem.headline)
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _problems(self, context: Context) -> list[Problem]:
         with closing(open_configured_store(self.store)) as store:
-            found = list(
+            return list(
                 problems(
                     store,
                     self._pipelines(context, store),
@@ -112,15 +133,21 @@ class ProblemNotifier(BaseNotifier):
                     lambda found: [_as_failed(each, context) for each in judged(found, settings.lease_seconds())],
                 )
             )
-        failures: list[Exception] = []
-        for problem in found:
-            try:
-                self._notify(problem, context)
-            except Exception as error:  # of a foreign notifier
-                log.exception("%s. The notification failed", problem.headline)
-                failures.append(error)
-        if failures:
-            raise failures[0]
+
+    def _unexplained(self, context: Context, found: Collection[Problem]) -> list[Problem]:
+        """Return the error of a recovery that has failed for further pipelines; none if only some are to be reported.
+
+        It knows more than the decision log: that a package is missing, a file lost, or that its own `patience` is over.
+        """
+        error = getattr(context.get("exception"), "__context__", None)
+        if (
+            self.pipelines is not None
+            or set(self.conditions) != set(URGENT)
+            or not isinstance(error, FoundProblemsError)
+        ):
+            return []
+        others = set(error.fields.get("pipelines", ())) - {each.pipeline for each in found}
+        return [_of_error(error)] if others else []
 
     async def async_notify(self, context: Context) -> None:
         """The same, in a thread: the triggerer calls this."""
@@ -156,6 +183,10 @@ def _as_failed(overview: Overview, context: Context) -> Overview:
         return overview
     has_failed = (failure.dag_id, failure.run_id) == (turn.dag_id, turn.run_id)
     return overview._replace(turn=None) if has_failed else overview
+
+
+def _of_error(error: AirflowFtError) -> Problem:
+    return Problem("", None, error.headline, error.remedy)
 
 
 def _time(value: timedelta | float | None) -> timedelta | None:

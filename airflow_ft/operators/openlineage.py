@@ -48,8 +48,13 @@ log = logging.getLogger(__name__)
 FACET = "airflow_ft_checkpoint"
 
 
-def lineage(operator: CheckpointOperator, task_instance: Any, *, writes: bool) -> OperatorLineage[Any, Any]:
-    """Inputs, and the run facet `airflow_ft_checkpoint`; of a task that confirms (`writes`) the outputs, too."""
+def lineage(
+    operator: CheckpointOperator, task_instance: Any, *, writes: bool, rows: bool = True
+) -> OperatorLineage[Any, Any]:
+    """Inputs, and the run facet `airflow_ft_checkpoint`; of a task that confirms (`writes`) the outputs, too.
+
+    `rows`: with their counts, which are those of the whole run; a failed try leaves them to the last one.
+    """
     run = run_of({"ti": task_instance})
     read = _inputs(operator)
     inputs = [each for found in read.values() for each in found]
@@ -64,10 +69,10 @@ def lineage(operator: CheckpointOperator, task_instance: Any, *, writes: bool) -
         newest = _newest(made, confirmed.numbers.last if writes else None)
         manifest = _manifest(newest)
         facet = {"pipeline": operator.pipeline, **numbers, **_of(store, operator.pipeline, run, newest, manifest)}
-        if numbers["count"] == len(counted := [each for each in made if each.is_confirmed or not writes]):
+        if rows and numbers["count"] == len(counted := [each for each in made if each.is_confirmed or not writes]):
             segments = [each.segment for each in counted if each.segment is not None]
             facet |= {"rows": sum(s.total_rows for s in segments), "logBytes": sum(s.bytes for s in segments)}
-    outputs = [_output(each, manifest, read, rows=True) for each in delivered_to]
+    outputs = [_output(each, manifest, read, rows=rows) for each in delivered_to]
     return OperatorLineage(
         inputs=inputs, outputs=outputs, run_facets={FACET: RunFacet().with_additional_properties(**facet)}
     )

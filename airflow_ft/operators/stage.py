@@ -99,6 +99,12 @@ class StageOperator(CheckpointOperator):
 
         return lineage(self, task_instance, writes=self.writes)
 
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """Return the same without rows, which the next try reports."""
+        from airflow_ft.operators.openlineage import lineage
+
+        return lineage(self, task_instance, writes=self.writes, rows=False)
+
     def _remember(self, driver: Driver) -> None:
         self._driver = driver
 

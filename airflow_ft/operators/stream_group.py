@@ -134,10 +134,17 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the inputs and outputs of all streams for OpenLineage; its provider calls this."""
+        return self._lineage(task_instance, rows=True)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """Return the same without rows, which the next try reports."""
+        return self._lineage(task_instance, rows=False)
+
+    def _lineage(self, task_instance: Any, *, rows: bool) -> Any:
         from airflow_ft.operators.openlineage import lineage, together
 
         streams: list[Any] = [view.rendered_view() for view in self._views()]
-        return together([lineage(stream, task_instance, writes=True) for stream in streams])
+        return together([lineage(stream, task_instance, writes=True, rows=rows) for stream in streams])
 
     def on_kill(self) -> None:
         """End Spark, and restart nothing."""

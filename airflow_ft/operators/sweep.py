@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -121,17 +122,18 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
                     entry["undelivered_age"], entry["error"] = 0.0, str(error)
                     needs[each.pipeline] = str(error)
                     continue
+                if not found.needs and isinstance(each.error, TerminalError) and not found.retired:
+                    found = replace(found, needs=str(each.error))
                 metrics.emit(found)
                 entry["undelivered_age"] = found.undelivered.total_seconds()
                 if found.needs:
                     needs[each.pipeline] = found.needs
-                elif isinstance(each.error, TerminalError):
-                    needs[each.pipeline] = str(each.error)
         if needs:
             list_of_all = listed(f"{name}: {why}" for name, why in needs.items())
             raise FoundProblemsError(
                 f"{count_text(len(needs), 'pipeline needs', 'pipelines need')} a person:{list_of_all}",
-                remedy="Run `airflow ft in-doubt`. It shows what each sink holds.",
+                remedy="Run `airflow ft pipelines`. It shows what each pipeline waits for, and its last error. For"
+                " checkpoints in doubt, run `airflow ft in-doubt`. It shows what each sink holds.",
                 pipelines=list(needs),
             )
         return result

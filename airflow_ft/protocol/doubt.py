@@ -153,7 +153,7 @@ def _doubt(
     if halt is not None and evidence.finding is not Finding.HEURISTIC:
         advice = _advice_of_halted(checkpoint, halt)
     else:
-        advice = _advice(checkpoint, evidence, aborted=aborted, rests=rests)
+        advice = _advice(checkpoint, evidence, aborted=aborted, rests=rests, halted=halt is not None)
     problem = checkpoint.problem_of(name)
     error, code = (problem.text, problem.code) if problem is not None else ("", "")
     return Doubt(checkpoint.pipeline, checkpoint.number, name, state, age, evidence, advice, error, code)
@@ -171,7 +171,7 @@ def _advice_of_halted(checkpoint: Checkpoint, halt: Halt) -> str:
     return f"nothing is delivered while the pipeline is HALTED: remove the cause, then {', or '.join(ways)}"
 
 
-def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool, rests: bool) -> str:
+def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool, rests: bool, halted: bool) -> str:
     """`aborted`: the deciding sink holds the abort marker. `rests`: no run follows."""
     cause = f"{checkpoint.message.rstrip('.')}."
     delivering = "no run follows: --commit" if rests else "the next retry or run, or --commit,"
@@ -181,7 +181,8 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool, rests:
     if evidence.finding is Finding.HEURISTIC and (aborted or checkpoint.state is CheckpointState.ABORTED):
         return "delete the visible rows as described, then run `airflow ft resume`"
     if evidence.finding is Finding.HEURISTIC:
-        return "--commit delivers the rest; or delete the visible rows as described, then --abort"
+        then = "run `airflow ft resume`" if halted else "--abort"  # which needs an epoch, so an ACTIVE pipeline
+        return f"--commit delivers the rest; or delete the visible rows as described, then {then}"
     match checkpoint.state:
         case CheckpointState.QUARANTINED if checkpoint.decided_at is not None:
             advice = f"{cause} It is decided, so it can only be delivered: remove the cause, then --commit"

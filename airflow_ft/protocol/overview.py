@@ -179,8 +179,8 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
 
     @property
     def trouble(self) -> Condition | None:
-        """FAILED or NOT_RUNNING; None: a run is active, the last one succeeded, or the pipeline was retired since."""
-        if self.retired or self.is_at_work:
+        """FAILED or NOT_RUNNING; None: a run is active, the last one succeeded, or it was retired or renamed since."""
+        if self.retired or self.renamed_to or self.is_at_work:
             return None
         if self.failure is not None and self.turn is None:
             return Condition.FAILED

@@ -29,22 +29,27 @@ URGENT = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Problem of a pipeline with its `condition`; `cause` and `remedy` are sentences."""
+    """Problem of a pipeline with its `condition`; `cause` and `remedy` are sentences.
+
+    Of no pipeline ("", None): an error, such as a decision log that does not answer.
+    """
 
     pipeline: str
-    condition: Condition
+    condition: Condition | None
     cause: str
     remedy: str
 
     @property
     def headline(self) -> str:
-        """In few words: `pipeline orders is HALTED`."""
+        """In few words: `pipeline orders is HALTED`; or the first line of the cause."""
+        if not self.pipeline:
+            return self.cause.partition("\n")[0].rstrip(":")
         return f"pipeline {self.pipeline} is {self.condition}"
 
     @property
     def text(self) -> str:
         """All of it."""
-        return with_fix(f"{self.headline}: {self.cause}", self.remedy)
+        return with_fix(f"{self.headline}: {self.cause}" if self.pipeline else self.cause, self.remedy)
 
 
 def problems(
@@ -59,7 +64,7 @@ def problems(
 
     A pipeline is late by its own `late_after`; where it has none, by this one. This one does not count for retired
     pipelines and streams that were stopped. With `patience` one whose published rows are not delivered for longer has
-    a problem, too (WAITING, or IN_DOUBT).
+    a problem, too (WAITING, or IN_DOUBT), unless it is retired.
     `judged` adds what Airflow knows of runs (`core.judging`). A stream that was stopped on purpose has no problem.
     A pipeline with a damaged row counts as HALTED.
     """
@@ -103,10 +108,12 @@ def _problem(
             name,
             Condition.LATE,
             f"nothing was confirmed for {timedelta(seconds=round(late.total_seconds()))}.",
-            f"Run `airflow ft checkpoints {name}` to see what its newest run waits for or why it failed. Check whether"
-            " its DAG is paused.",
+            f"Run `airflow ft pipelines`. It shows whether a run of {name} works, what it waits for (`held_back`), and"
+            " its last error. Check whether its DAG is paused.",
         )
-    if patience is not None and (needs := health(store, name, patience)).undelivered > patience:
+    if patience is None or overview.retired:
+        return None
+    if (needs := health(store, name, patience)).undelivered > patience:
         return Problem(
             name,
             Condition.IN_DOUBT if needs.in_doubt else Condition.WAITING,

@@ -135,8 +135,8 @@ def _with_those_before(doubtful: Sequence[Checkpoint], opened: Sequence[Checkpoi
     return sorted([*doubtful, *passed_by], key=lambda checkpoint: checkpoint.number)
 
 
-def give_up_undecided(store: DeliveryLog, pipeline: str, coordinator: Coordinator, why: str) -> None:
-    """All that is published and not decided is computed again (a person's rewind).
+def give_up_undecided(store: DeliveryLog, pipeline: str, coordinator: Coordinator, why: str) -> bool:
+    """All that is published and not decided is computed again (a person's rewind). Returns whether there was any.
 
     StateConflictError when something is COMMITTING or QUARANTINED: a sink may show its rows already.
     """
@@ -151,9 +151,11 @@ def give_up_undecided(store: DeliveryLog, pipeline: str, coordinator: Coordinato
                 pipeline=pipeline,
                 checkpoint=planned.number,
             )
-    if planned_now := live_plans(store.open_checkpoints(pipeline)):
+    planned_now = live_plans(store.open_checkpoints(pipeline))
+    if planned_now:
         coordinator.abort(planned_now[0].number, AbortReason.USER, why, AfterAbort.REWOUND)
     undelivered = [c for c in store.open_checkpoints(pipeline) if c.is_undelivered]
     if undelivered:
         first = min(c.number for c in undelivered)
         store.rewind(pipeline, coordinator.epoch, first, store.position_before(pipeline, first), why)
+    return bool(planned_now or undelivered)

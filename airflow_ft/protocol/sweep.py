@@ -37,6 +37,7 @@ class Health:
     COMMITTING and QUARANTINED ones. `needs` says why a person has to act ("": no action needed). `waiting` counts
     published checkpoints that are not in every sink, `waiting_bytes` is their size in the log. `late`: as in
     `Overview`. `failed`: the last run failed. `not_running`: a stream does not run, and was not stopped on purpose.
+    `retired`: as in `Overview`; then no undelivered checkpoint needs a person.
     """
 
     pipeline: str
@@ -52,6 +53,7 @@ class Health:
     late: timedelta | None = None
     failed: bool = False
     not_running: bool = False
+    retired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +135,14 @@ def health(
         needs = with_fix(f"it is {row.halt.headline}", row.halt.remedy)
     elif kept := quarantined(opened):
         needs = f"checkpoint {kept[0].number} is QUARANTINED: {kept[0].message}"
-    elif patience is not None and undelivered > patience:
+    elif patience is not None and undelivered > patience and not overview.retired:
         oldest = max(ages, key=lambda number: ages[number])
-        needs = f"checkpoint {oldest} was published {undelivered} ago and is not delivered"
+        age = timedelta(seconds=round(undelivered.total_seconds()))
+        needs = f"checkpoint {oldest} was published {age} ago and is not delivered"
     elif not_running:
         needs = overview.text_of(Condition.NOT_RUNNING)
     elif late is not None:
-        needs = f"{Condition.LATE.description} It is {late} now."
+        needs = f"{Condition.LATE.description} It is {timedelta(seconds=round(late.total_seconds()))} now."
     return Health(
         pipeline=pipeline,
         undecided=max((ages[c.number] for c in undecided), default=none),
@@ -154,4 +157,5 @@ def health(
         late=late,
         failed=trouble is Condition.FAILED,
         not_running=not_running,
+        retired=overview.retired,
     )

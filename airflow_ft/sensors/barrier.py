@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline.barriers import Alignment, BarrierGate, GateStatus, check_pipelines
+from airflow_ft.pipeline.obstacles import Obstacles
 from airflow_ft.pipeline.runs import interval_end, standard_utc
 from airflow_ft.protocol.arguments import check_barrier, check_type, is_late_anywhere, is_template, shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
@@ -77,6 +78,7 @@ class BarrierSensor(GateSensor):
         self.alignment = alignment
         self.patience = patience
         self._gate: BarrierGate | None = None
+        self._obstacles = Obstacles()
         check_type("patience", patience, timedelta, "Give a timedelta.", optional=True, of="BarrierSensor")
         if patience is not None and patience < timedelta(0):
             raise wrong("patience", str(patience), "Give a timedelta that is not negative.")
@@ -103,7 +105,10 @@ class BarrierSensor(GateSensor):
         return BarrierGate(tuple(self.pipelines), alignment=alignment, opens_at=opens_at, **given)
 
     def look(self, context: Context, store: DecisionLog) -> dict[str, Any] | None:
-        """Return the answer of the gate; the first look logs which pipelines keep it closed."""
+        """Return the answer of the gate; the first look logs which pipelines keep it closed.
+
+        Each look logs what a person has to do for it.
+        """
         first = self._gate is None
         if self._gate is None:
             self._gate = self.gate(context, store)
@@ -112,10 +117,12 @@ class BarrierSensor(GateSensor):
         opened = self._gate.opened(store, statuses)
         if opened is not None:
             self.log_opened(opened)
-        elif first:
-            for each in statuses:
-                if not each.covered:
-                    self.log.info("%s", each)
+            return opened
+        closed = [each for each in statuses if not each.covered]
+        for each in closed if first else ():
+            self.log.info("%s", each)
+        for text in self._obstacles.new(store, [each.pipeline for each in closed]):
+            self.log.warning("%s", text)
         return opened
 
     def trigger(self) -> BarrierTrigger:

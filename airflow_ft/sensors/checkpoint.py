@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.pipeline.obstacles import Obstacles
 from airflow_ft.pipeline.templates import declared_name
 from airflow_ft.protocol.arguments import check_text, is_template, whole_number
 from airflow_ft.protocol.config import check_name
@@ -75,6 +76,7 @@ class CheckpointSensor(GateSensor):
         self.pipeline, self.suffix = declared_name(pipeline, suffix)
         self._written = (self.pipeline, self.suffix)
         self._gate: Gate | None = None
+        self._obstacles = Obstacles()
         if (dag_id is None) is not (run_id is None):
             raise ConfigurationError(
                 "dag_id and run_id belong together, and one of them is missing.",
@@ -119,13 +121,17 @@ class CheckpointSensor(GateSensor):
         )
 
     def look(self, context: Context, store: DecisionLog) -> dict[str, Any] | None:
-        """Return what the gate says."""
+        """Return what the gate says; log what a person has to do for it."""
         self.pipeline, self.suffix = declared_name(self.pipeline, self.suffix)
         check_name("pipeline", self.pipeline)
         if self._gate is None:
             self._gate = self.gate(context, store)
             self.log.info("waiting for %s", self._gate)
-        return self._gate.is_open(store, self.pipeline)
+        opened = self._gate.is_open(store, self.pipeline)
+        if opened is None:
+            for each in self._obstacles.new(store, [self.pipeline]):
+                self.log.warning("%s", each)
+        return opened
 
     def trigger(self) -> CheckpointTrigger:
         """Asks what the sensor asks."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
+from airflow_ft.wal.checksums import RESTORE_STATE
 
 _LENGTH = struct.Struct(">i").unpack_from
 _TEXT = struct.Struct(">H").unpack_from
@@ -44,7 +45,7 @@ class Changes:
             raise WalCorruptError(
                 f"{name}, a file of Spark's state, is cut off.",
                 code="state_damaged",
-                remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE` to compute it again.",
+                remedy=RESTORE_STATE,
                 path=name,
             ) from error
 
@@ -150,7 +151,6 @@ def strings(data: bytes) -> Iterator[bytes]:
             raise WalCorruptError(
                 "a list of Spark's state is cut off.",
                 code="state_damaged",
-                remedy="Restore the checkpoint location from a backup, or run `airflow ft rewind PIPELINE` to compute"
-                " it again.",
+                remedy=RESTORE_STATE,
             )
         yield data[at - length : at]

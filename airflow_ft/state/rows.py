@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow_ft.protocol.arguments import standard_time
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
+from airflow_ft.wal.checksums import RESTORE_STATE
 
 Kind = Any
 """A type as Spark writes it in JSON: a name, or an object with "type"."""
@@ -97,8 +98,7 @@ class RowReader:
             raise WalCorruptError(
                 "a row of Spark's state is cut off.",
                 code="state_damaged",
-                remedy="Restore the checkpoint location from a backup, or run `airflow ft rewind PIPELINE` to compute"
-                " it again.",
+                remedy=RESTORE_STATE,
             ) from error
         except (OverflowError, ValueError) as error:
             raise ConfigurationError(

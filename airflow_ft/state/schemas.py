@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.spark.state.schema_files import NEWEST, Schema, UnknownFormatError, schemas
 from airflow_ft.state.rows import StateColumn, columns_of
+from airflow_ft.wal.checksums import RESTORE_STATE
 
 NO_PREFIX, PREFIX, RANGE = "NoPrefixKey", "PrefixKeyScan", "RangeKeyScan"
 
@@ -45,7 +46,7 @@ def families(data: bytes, name: str) -> tuple[Family, ...]:
         raise WalCorruptError(
             f"{name}, a schema of Spark's state, is damaged.",
             code="state_damaged",
-            remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE`.",
+            remedy=RESTORE_STATE,
             path=name,
         ) from error
 

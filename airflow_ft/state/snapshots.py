@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
-from airflow_ft.wal.checksums import read_checked
+from airflow_ft.wal.checksums import RESTORE_STATE, read_checked
 from airflow_ft.wal.filesystem import filesystem, is_remote
 from airflow_ft.wal.local import local_path
 
@@ -85,7 +85,7 @@ def _damaged(what: str, error: Exception) -> WalCorruptError:
     return WalCorruptError(
         f"{what}: {error}",
         code="state_damaged",
-        remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE` to compute it again.",
+        remedy=RESTORE_STATE,
     )
 
 

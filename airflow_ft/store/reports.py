@@ -56,6 +56,8 @@ class ReportOperations:
     def record_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
         """See `RunLog.record_failure`."""
         with pipeline_write(self._database, pipeline) as write:
+            if write.row["renamed_to"]:  # no run may use this name, so none would ever clear the failure
+                return
             turn = to_pipeline(write.row).turn
             # A run that has the turn is the newest, also if it has not begun to stage: then it has no epoch yet.
             if turn != run and (turn is not None or write.rows(_LATER, pipeline, pipeline, *key_of(run))):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ft.pipeline.barriers import BarrierGate
+from airflow_ft.pipeline.obstacles import Obstacles
 from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.shared import Watch, reading
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class BarrierTrigger(BaseTrigger):
@@ -27,6 +31,7 @@ class BarrierTrigger(BaseTrigger):
         self.store = store
         self.poll_interval = poll_interval
         declared = BarrierGate.from_json(self.gate)
+        self._obstacles = Obstacles()
         # One that opens at a time of its own does so without a write.
         self._watch = Watch(declared.pipelines, always=declared.opens_at is not None)
 
@@ -45,5 +50,13 @@ class BarrierTrigger(BaseTrigger):
 
     def look(self) -> dict[str, Any] | None:
         """One look, in a thread of its own, at the log that all triggers share (`airflow_ft.triggers.shared`)."""
+        return self._watch.look(self.store, self.poll_interval, self._ask)
+
+    def _ask(self, store: DecisionLog) -> dict[str, Any] | None:
         gate = BarrierGate.from_json(self.gate)
-        return self._watch.look(self.store, self.poll_interval, gate.is_open)
+        statuses = gate.statuses(store)
+        opened = gate.opened(store, statuses)
+        if opened is None:
+            for text in self._obstacles.new(store, [each.pipeline for each in statuses if not each.covered]):
+                self.log.warning("%s", text)
+        return opened

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.pipeline.obstacles import Obstacles
 from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.shared import Watch, reading
+
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class CheckpointTrigger(BaseTrigger):
@@ -31,6 +35,7 @@ class CheckpointTrigger(BaseTrigger):
         self.store = store
         self.poll_interval = poll_interval
         self._watch = Watch((pipeline,))
+        self._obstacles = Obstacles()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
@@ -52,5 +57,11 @@ class CheckpointTrigger(BaseTrigger):
 
     def look(self) -> dict[str, Any] | None:
         """One look, in a thread of its own, at the log that all triggers share (`airflow_ft.triggers.shared`)."""
-        gate = Gate.from_json(self.gate)
-        return self._watch.look(self.store, self.poll_interval, lambda store: gate.is_open(store, self.pipeline))
+        return self._watch.look(self.store, self.poll_interval, self._ask)
+
+    def _ask(self, store: DecisionLog) -> dict[str, Any] | None:
+        opened = Gate.from_json(self.gate).is_open(store, self.pipeline)
+        if opened is None:
+            for each in self._obstacles.new(store, [self.pipeline]):
+                self.log.warning("%s", each)
+        return opened

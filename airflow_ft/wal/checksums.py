@@ -14,6 +14,12 @@ from pathlib import Path
 from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.wal.filesystem import FileSystem, is_remote
 
+RESTORE_STATE = (
+    "Restore it from a backup, or restore a savepoint (`airflow ft savepoint list`). While rows wait for delivery,"
+    " `airflow ft rewind PIPELINE` goes back to older state and computes them again. Otherwise"
+    " `airflow ft reset-state PIPELINE` drops the state and keeps the positions."
+)
+"""Remedy for damaged or missing files of Spark's state."""
 _HEAD = struct.Struct(">4si")  # of `ChecksumFileSystem`: mark, bytes for each checksum
 _MARK = b"crc\0"
 _SIZE, _MOST = 512, 1 << 20
@@ -34,7 +40,7 @@ def damaged(name: str) -> WalCorruptError:
     return WalCorruptError(
         f"{name}, a file of Spark's state, does not match its checksum.",
         code="checksum_mismatch",
-        remedy=f"Restore {name} from a backup. Or run `airflow ft rewind`: the next run computes the state again.",
+        remedy=RESTORE_STATE,
         path=name,
     )
 

@@ -455,6 +455,7 @@ def test_rewind_gives_up_what_is_not_delivered(world: World, ft: Any) -> None:
     assert [world.store.checkpoint(PIPELINE, n).after_abort for n in (2, 3, 4)] == [AfterAbort.REWOUND] * 3
     assert world.store.pipeline(PIPELINE).base == delivered
     assert world.systems["db"].rows == [1]
+    assert "nothing was changed" in ft("rewind", PIPELINE, "--yes")
 
 
 def test_rewind_warns_that_rows_are_lost_with_at_most_once(
@@ -488,6 +489,8 @@ def test_resume_lets_a_halted_pipeline_go_on(world: World, ft: Any) -> None:
     assert "not halted" in ft("resume", PIPELINE)
     world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
     assert "HALTED (TOKEN_LOST)" in ft("pipelines")
+    with raises(SystemExit, "pipeline_halted", reason="TOKEN_LOST"):
+        ft("recover", PIPELINE)
     text = ft("resume", PIPELINE, "--yes")
     assert "the token is gone" in text and "is ACTIVE" in text
 
@@ -845,7 +848,8 @@ def test_a_user_without_a_name_may_act(world: World, ft: Any, monkeypatch: pytes
 def test_rewind_and_recover_leave_what_is_quarantined(world: World, ft: Any) -> None:
     prepared(world)
     ft("in-doubt", "--pipeline", PIPELINE, "--quarantine", "1", "--yes")
-    assert "checkpoint 1 is QUARANTINED" in ft("recover", PIPELINE)
+    with raises(SystemExit, "checkpoint_quarantined", checkpoint=1):
+        ft("recover", PIPELINE)
     with raises(SystemExit) as refused:
         ft("rewind", PIPELINE, "--yes")
     assert refused.error is not None and refused.error.checkpoint == 1

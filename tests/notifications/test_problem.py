@@ -16,10 +16,11 @@ import pytest
 from airflow.sdk import DAG, BaseNotifier
 from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ft import CheckpointedPipeline, StreamGroupOperator
 from airflow_ft.notifications.problem import ProblemNotifier
-from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError, StoreUnavailableError
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.problems import Problem
@@ -84,7 +85,7 @@ def test_each_problem_is_told_with_cause_and_remedy(store: DecisionLog) -> None:
     for text, headline, cause, command in (
         (halted, "pipeline broken is HALTED: ", "(TOKEN_LOST): it is gone.", "`airflow ft resume broken`"),
         (kept, "pipeline kept is QUARANTINED: ", "the table is locked.", "`airflow ft in-doubt --pipeline kept`"),
-        (late, "pipeline slow is LATE: ", "nothing was confirmed for 0:0", "`airflow ft checkpoints slow`"),
+        (late, "pipeline slow is LATE: ", "nothing was confirmed for 0:0", "`airflow ft pipelines`"),
     ):
         what, _, fix = text.partition("\nFix: ")
         assert what.startswith(headline) and cause in what and command in fix
@@ -98,6 +99,30 @@ def test_a_damaged_row_hides_no_other_problem(store: DecisionLog) -> None:
         damaged.startswith("pipeline kept is HALTED: the decision log is damaged: ") and "\nFix: Keep a copy" in damaged
     )
     assert late.startswith("pipeline slow is LATE: ")
+
+
+def test_a_decision_log_that_is_away_is_reported(store: DecisionLog) -> None:
+    url = "postgresql://ada@127.0.0.1:1/db?connect_timeout=2"
+    with raises(StoreUnavailableError, "server_unreachable"):
+        ProblemNotifier(receive, pipelines=["well"], store=url).notify({})
+    [text] = SENT
+    assert "decision log" in text.partition("\n")[0]
+
+
+def test_what_only_the_recovery_knows_is_reported(store: DecisionLog) -> None:
+    chat = Chat("{{ problem.headline }}")
+    for names, count in ((["broken", "well"], 4), (["broken"], 3)):
+        SENT.clear()
+        error = FoundProblemsError(f"{len(names)} pipelines need a person:\nwell: its file is lost.", pipelines=names)
+        try:
+            try:
+                raise error
+            except FoundProblemsError as found:
+                raise AirflowFailException(str(found)) from None
+        except AirflowFailException as failed:
+            received(ProblemNotifier(chat), exception=failed)
+        assert len(SENT) == count
+        assert ("2 pipelines need a person" in SENT) == (count == 4)
 
 
 def test_a_provider_notifier_renders_every_problem_on_each_call(store: DecisionLog) -> None:

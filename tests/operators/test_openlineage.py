@@ -155,12 +155,14 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
         yield Shop(store, promises={"shop": SINKS["orders"].promise, "kafka_default": SINKS["alerts"].promise})
 
 
-def emitted(operator: CheckpointOperator, folder: Path) -> dict[str, Any]:
+def emitted(
+    operator: CheckpointOperator, folder: Path, state: TaskInstanceState = TaskInstanceState.SUCCESS
+) -> dict[str, Any]:
     """The event that the provider makes of the task, from the file that its client writes."""
     ti = SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, map_index=-1, task_id=operator.task_id, task=operator)
     run = SimpleNamespace(run_id=RUN.run_id)
     manager: Any = ExtractorManager()  # type: ignore[no-untyped-call]
-    metadata = manager.extract_metadata(run, operator, TaskInstanceState.SUCCESS, ti)
+    metadata = manager.extract_metadata(run, operator, state, ti)
     file = folder / f"{uuid.uuid4().hex}.json"
     client = OpenLineageClient(transport=FileTransport(FileConfig(log_file_path=str(file), append=True)))
     OpenLineageAdapter(client=client).complete_task(
@@ -258,6 +260,18 @@ def test_a_confirming_task_reports_datasets_columns_and_rows(kind: Any, shop: Sh
         "logBytes": sum(each.bytes for each in segments if each),
     }
     assert shop.checkpoint(two).spec
+
+
+@pytest.mark.parametrize("kind", [ConfirmOperator, StreamingPipelineOperator])
+def test_a_failed_try_leaves_rows_to_the_last_one(kind: Any, shop: Shop, tmp_path: Path) -> None:
+    [one] = shop.stage(made_with={"job": "shop"})
+    shop.complete(one)
+    operator = kind(task_id="t", spec=spec(streaming=kind is StreamingPipelineOperator))
+    event = emitted(operator, tmp_path, TaskInstanceState.FAILED)
+    assert names(event["inputs"]) == INPUTS and names(event["outputs"])[0] == ("mysql://db.example:3306", "shop.orders")
+    assert not any(each.get("outputFacets") for each in event["outputs"])
+    facet = event["run"]["facets"][FACET]
+    assert facet["numbers"] == [one] and "rows" not in facet
 
 
 def test_a_stage_has_inputs_alone_and_tells_what_it_published(shop: Shop, tmp_path: Path) -> None:

@@ -306,7 +306,8 @@ def test_a_stop_fails_if_the_answer_lacks_a_part(scene: Scene, tmp_path: Path, m
     scene.store.answer(PIPELINE, request.id, "stopped; the savepoint failed", missing=missing)
     with raises(TerminalError, "stop_incomplete", pipeline=PIPELINE, missing=missing) as caught:
         stop(scene.store, PIPELINE, "a test", is_retry=True, **how)
-    assert f"airflow ft stop {PIPELINE} --{' --'.join(missing)}`" in caught.value.remedy
+    folder = f" --dir {tmp_path}" if "savepoint" in missing else ""
+    assert f"airflow ft stop {PIPELINE} --{' --'.join(missing)}{folder}`" in caught.value.remedy
 
 
 def test_a_retried_stop_leaves_the_next_run_alone(scene: Scene) -> None:

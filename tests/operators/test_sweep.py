@@ -11,9 +11,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ft.operators.sweep import RecoverAllOperator
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError
+from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError, WalCorruptError
 from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.protocol.problems import problems
 from tests.protocol.systems import Systems
 from tests.protocol.world import PIPELINE, World
 from tests.raising import raises
@@ -74,7 +75,7 @@ def test_it_fails_when_somebody_has_to_act_after_all_was_done(world: World, gaug
     world.store.halt("other", HaltReason.TOKEN_LOST, "it is gone.")
     with raises(AirflowFailException, "problems_found", pipelines=["other"]) as caught:
         run()
-    assert caught.error is not None and "airflow ft in-doubt" in caught.error.remedy
+    assert caught.error is not None and "airflow ft pipelines" in caught.error.remedy
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.COMPLETED
     assert gauges["airflow_ft.needs_attention.other"] == 1
     assert run(pipelines=[PIPELINE])[PIPELINE]["settled"] == {}
@@ -96,6 +97,26 @@ def test_patience_ends(world: World, gauges: dict[str, float]) -> None:
     assert run()[PIPELINE]["undelivered_age"] > 0
     with raises(AirflowFailException, "problems_found", pipelines=[PIPELINE]):
         run(patience=timedelta(0))
+
+
+def test_a_retired_pipeline_needs_no_person(
+    world: World, gauges: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its decided rows may be lost for ever (docs/recovery.md)."""
+    prepared(world)
+    steps.commit_step(world.context(), "db")
+    monkeypatch.setattr("airflow_ft.operators.sweep.participant_factory", lambda: _lost)
+    with raises(AirflowFailException, "problems_found", pipelines=[PIPELINE]):
+        run()
+    assert gauges[f"airflow_ft.needs_attention.{PIPELINE}"] == 1
+    world.store.retire(PIPELINE, "ada", world.store.pipeline(PIPELINE).turn)
+    assert "[file_missing]" in run(patience=timedelta(0))[PIPELINE]["error"]
+    assert gauges[f"airflow_ft.needs_attention.{PIPELINE}"] == 0
+    assert not list(problems(world.store, patience=timedelta(0)))
+
+
+def _lost(*_: Any) -> Any:
+    raise WalCorruptError("its file is gone.", code="file_missing")
 
 
 def test_what_is_late_by_its_own_bound_needs_a_person(world: World, gauges: dict[str, float]) -> None:

@@ -36,7 +36,7 @@ from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.recovery import in_doubt, recover
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.set_aside import of_checkpoint
-from tests.protocol.systems import NoArchive, System, Systems
+from tests.protocol.systems import ModelParticipant, NoArchive, System, Systems
 from tests.protocol.world import PIPELINE, RUN, Crash, World
 from tests.raising import raises
 
@@ -170,6 +170,21 @@ def test_nothing_is_promised_of_a_halted_pipeline(world: World, reason: HaltReas
     for doubt in (db, log):
         assert "HALTED" in doubt.advice and "next" not in doubt.advice
         assert {way for way in ("resume", "--redeliver", "--commit") if way in doubt.advice} == ways
+
+
+@pytest.mark.parametrize("halted", [False, True])
+def test_rows_committed_by_hand_are_not_aborted_while_halted(
+    world: World, halted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.prepared()
+    monkeypatch.setattr("airflow_ft.protocol.doubt.may_be_heuristic", lambda *_: True)
+    monkeypatch.setattr(ModelParticipant, "heuristic", lambda *_: "a branch is committed: delete its rows.")
+    if halted:
+        world.store.halt(PIPELINE, HaltReason.HEURISTIC_COMMIT, "a test.")
+    listed = [each for each in found(world) if each.evidence.finding is Finding.HEURISTIC]
+    assert listed
+    for each in listed:
+        assert ("`airflow ft resume`" in each.advice, "--abort" in each.advice) == (halted, not halted)
 
 
 def test_no_run_is_promised_of_a_pipeline_that_rests(world: World) -> None:

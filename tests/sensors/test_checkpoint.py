@@ -22,6 +22,7 @@ from airflow_ft import CheckpointedPipeline, CheckpointSensor, FileSource, MySql
 from airflow_ft.pipeline.checkpoints import BEGINNING, Gate
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.pipelines import HaltReason
 from tests.operators.declared import spec
 from tests.protocol.world import PIPELINE, World
 
@@ -217,6 +218,23 @@ def test_a_first_look_may_fail_softly(deferrable: bool, tmp_path: Path) -> None:
     operator.number = "seven"
     with pytest.raises(AirflowSkipException):
         execute(operator, {})
+
+
+def test_it_says_what_a_person_has_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    assert not sensor(pipeline="order", store=f"sqlite:///{tmp_path}/ft.db").poke({**run_context("manual")}).is_done
+    said = capsys.readouterr().out
+    assert "no pipeline 'order'" in said and PIPELINE in said
+    waiting = sensor(number=1, store=f"sqlite:///{tmp_path}/ft.db")
+    waiting.poke({})
+    assert "HALTED" not in capsys.readouterr().out
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
+    waiting.poke({})
+    said = capsys.readouterr().out
+    assert "pipeline orders is HALTED: " in said and f"`airflow ft resume {PIPELINE}`" in said
+    waiting.poke({})
+    assert "HALTED" not in capsys.readouterr().out, "it was said"
 
 
 def test_it_looks_once_and_then_waits_in_the_triggerer(tmp_path: Path) -> None:

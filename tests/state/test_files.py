@@ -68,8 +68,9 @@ def test_a_list_has_commas_or_none(comma: bytes) -> None:
 
 def test_truncated_files_and_unknown_formats_are_refused() -> None:
     for data in (records({b"a": b"1"})[:-1], records({b"a": b"1" * 9})[:-9], marked(2, (PUT, b"a", b"1"))[:-1], b""):
-        with raises(WalCorruptError, "state_damaged", path="1.changelog"):
+        with raises(WalCorruptError, "state_damaged", path="1.changelog") as caught:
             Changes().apply(data, "1.changelog")
+        assert caught.error is not None and "`airflow ft reset-state" in caught.error.remedy
     with raises(ConfigurationError, "state_unreadable", reason="a record of kind 2"):
         Changes().apply(marked(2, (2, b"a", b"b")), "1.changelog")
     with raises(ConfigurationError, "state_unreadable", reason="a file of changes of format 5"):

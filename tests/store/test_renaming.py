@@ -6,6 +6,7 @@ import pytest
 
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol.errors import FencedError, PipelineHaltedError, StateConflictError
+from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, Former, Promise
 from airflow_ft.protocol.overview import Condition
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
@@ -121,7 +122,9 @@ class TestRenames:
         renamed(scene, 1)
         store.halt(PIPELINE, HaltReason.TOKEN_LOST, "found by a process that woke up")
         assert store.pipeline(PIPELINE).status is PipelineStatus.RENAMED
+        store.record_failure(PIPELINE, RUN, Failure("PipelineHaltedError", "pipeline_renamed", "its DAG ran again."))
         assert list(problems(store)) == [] and health(store, PIPELINE).needs == ""
+        assert not health(store, PIPELINE).failed
         overview = store.overview(PIPELINE)
         assert (overview.condition, overview.description) == ("RENAMED", "It continues as shop-orders.")
         store.resume(PIPELINE, "ada")

@@ -20,13 +20,18 @@ from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol.errors import StoreUnavailableError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.triggers.barrier import BarrierTrigger
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
 from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.turn import TurnTrigger
 from tests.protocol.world import PIPELINE, World
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.airflow
+
+
+BARRIER = BarrierGate((PIPELINE,), at=datetime(2020, 1, 1, tzinfo=UTC)).to_json()
 
 
 class Log:
@@ -118,6 +123,25 @@ def test_a_barrier_is_watched_until_it_has_passed(tmp_path: Path) -> None:
     trigger.look = counted  # type: ignore[method-assign]
     found = asyncio.run(first_event(trigger))
     assert looks == 3 and (found[PIPELINE]["number"], found[PIPELINE]["covered"]) == (1, True)
+
+
+@pytest.mark.parametrize("kind", [CheckpointTrigger, BarrierTrigger])
+def test_a_pipeline_that_halts_meanwhile_is_logged(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, log = World(tmp_path), Log()
+    world.stage(1)
+    trigger = kind(
+        store=url(tmp_path),
+        poll_interval=0.01,
+        **(
+            {"pipeline": PIPELINE, "gate": Gate(number=1).to_json()} if kind is CheckpointTrigger else {"gate": BARRIER}
+        ),
+    )
+    monkeypatch.setattr(kind, "log", log)
+    assert trigger.look() is None and not log.lines
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
+    wait_for(lambda: trigger.look() or log.lines, 10, "it is logged", 0.01)
+    assert len(log.lines) == 1 and "pipeline orders is HALTED" in log.lines[0]
+    assert trigger.look() is None and len(log.lines) == 1
 
 
 def turn_trigger(folder: Path, run_id: str = "waiting", lease_seconds: float = 0.2) -> TurnTrigger:

@@ -181,7 +181,8 @@ def savepoint_folder(args: Namespace) -> str:
 
 def _row(uri: str, found: Savepoint | None) -> dict[str, Any]:
     if found is None:
-        return {"savepoint": uri, "pipeline": "", "checkpoint": None, "taken": None, "by": "unfinished or damaged"}
+        nothing = dict.fromkeys(("pipeline", "checkpoint", "taken", "by", "operators", "size"))
+        return {"savepoint": uri, **nothing, "by": "unfinished or damaged"}
     return {
         "savepoint": uri,
         "pipeline": found.pipeline,

@@ -15,10 +15,10 @@ from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import AfterAbort, RunKey
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
-from airflow_ft.protocol.planning import quarantined
 from airflow_ft.protocol.position import Position
 from airflow_ft.protocol.recovery import give_up_undecided, in_doubt
 from airflow_ft.protocol.recovery import recover as recover_pipeline
+from airflow_ft.protocol.steps import require_active
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.delivery_log import DeliveryLog
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 
 def recover(by: Actor, store: DeliveryLog, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
-    """Settles what has been in doubt for `min_age`, by doing the same again under the same marker."""
+    """Settles what has been in doubt for `min_age`, by doing the same again under the same marker.
+
+    Raises:
+        PipelineHaltedError: the pipeline is HALTED, so nothing is delivered until a person acts.
+        QuarantinedError: the same for a checkpoint.
+    """
     recovery = recover_pipeline(
         store, pipeline, by.participants, by.worker, min_age=min_age, lease_seconds=by.lease_seconds, who=by.signature
     )
@@ -35,12 +40,8 @@ def recover(by: Actor, store: DeliveryLog, pipeline: str, min_age: timedelta = t
     younger = in_doubt(store, pipeline)
     for checkpoint in younger:
         by.say(f"checkpoint {checkpoint.number} is {checkpoint.state} and was skipped (--min-age)")
-    waiting = quarantined(store.open_checkpoints(pipeline))
-    for checkpoint in waiting:
-        by.say(
-            f"checkpoint {checkpoint.number} is QUARANTINED: `airflow ft in-doubt --pipeline {pipeline}` resolves it"
-        )
-    if not recovery.settled and not younger and not waiting:
+    require_active(store, pipeline)
+    if not recovery.settled and not younger:
         by.say("nothing is in doubt")
 
 
@@ -52,11 +53,15 @@ def rewind(by: Actor, store: DecisionLog, pipeline: str) -> None:
         question = f"Discard all undelivered rows of {pipeline}? They are lost: the mode is AT_MOST_ONCE."
     by.sure(question)
     with coordinating(store, pipeline, by.participants, by.worker, by.signature, by.lease_seconds) as (coordinator, _):
-        give_up_undecided(store, pipeline, coordinator, by.signature)
+        found_any = give_up_undecided(store, pipeline, coordinator, by.signature)
+    if not found_any:
+        by.say("nothing is undelivered, so nothing was changed")
     for found in (store.rewound_position(pipeline), store.newest_position(pipeline)):
         if found is not None and (position := Position.stored(found)) is not None:
-            is_left_out = found.after_abort is AfterAbort.REWOUND
-            by.say(f"give position {position} again, with its rows" if is_left_out else "no rows wait for delivery")
+            if found.after_abort is AfterAbort.REWOUND:
+                by.say(f"give position {position} again, with its rows")
+            elif found_any:
+                by.say("no rows wait for delivery")
             return
     left = None if lost else store.pipeline(pipeline).base
     by.say(
@@ -81,7 +86,11 @@ def reset_state(by: Actor, store: DecisionLog, pipeline: str) -> None:
 
 
 def retire(by: Actor, store: DecisionLog, pipeline: str) -> None:
-    """Silence FAILED, NOT RUNNING and LATE until the next run; ConfigurationError while a run is active."""
+    """Silence its alerts, but not HALTED and QUARANTINED, until the next run.
+
+    Raises:
+        ConfigurationError: a run is active.
+    """
     row = store.pipeline(pipeline)
     require_understood(row)
     if row.turn is not None and not _is_over(by, store, pipeline, row.turn):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, TerminalError
@@ -111,6 +112,8 @@ def _fulfilled(answer: Request) -> str:
     if not answer.missing:
         return answer.outcome
     command = " ".join([f"airflow ft stop {answer.pipeline}", *(f"--{part}" for part in answer.missing)])
+    if SAVEPOINT in answer.missing:
+        command += f" --dir {quote(answer.arguments[SAVEPOINT])}"
     remedy = f"Remove the cause, and run `{command}` again. This also works when the stream has ended."
     if DRAIN in answer.missing:
         remedy = f"Run `{command}` while a run of the stream works. If none works, trigger one first."

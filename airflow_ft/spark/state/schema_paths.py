@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from airflow_ft.protocol.errors import WalCorruptError
-from airflow_ft.wal.checksums import read_checked
+from airflow_ft.wal.checksums import RESTORE_STATE, read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 _PATHS = "stateSchemaFilePaths"
@@ -111,7 +111,7 @@ def _own_path(files: FileSystem, path: str, location: str) -> str:
         raise WalCorruptError(
             f"the schema {uri} of Spark's state is missing.",
             code="state_files_missing",
-            remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE`.",
+            remedy=RESTORE_STATE,
             path=uri,
         )
     return re.sub("^file:/+", "file:/", files.hadoop_path(uri))  # as Hadoop prints a path

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem
+from airflow_ft.wal.markers import OR_A_SAVEPOINT
 from airflow_ft.wal.parsing import parsing
 
 FOLDER = "sources"
@@ -84,7 +85,7 @@ def each_entry(files: FileSystem, location: str, index: str, after: int, last: i
                 f"Spark's log of read files, {location}/{FOLDER}/{index}, lacks {number}.",
                 code="state_files_missing",
                 remedy="Restore the folder from a backup, or rewind to an older checkpoint: `airflow ft rewind"
-                " PIPELINE`.",
+                f" PIPELINE`. {OR_A_SAVEPOINT}",
                 path=f"{location}/{FOLDER}/{index}",
                 number=number,
             )
