@@ -19,7 +19,7 @@ TOLD: Mapping[str, Sequence[str]] = {
     "ANSWERED": ("id",),
     "TURN": ("dag_id", "run_id", "has_turn"),
     "STAGED": (),
-    "STATE_RESET": ("open",),
+    "STATE_RESET": ("state", "open"),
     "RESTORED": (),
     "SAVEPOINT": ("uri", "request"),
 }

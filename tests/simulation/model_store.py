@@ -535,13 +535,14 @@ class ModelStore(ModelStreams):
         position: SparkPosition,
         message: str,
         *,
+        had_state: bool = False,
         is_open: bool = False,
         seen_requests: Collection[int] | None = None,
     ) -> None:
         if seen_requests is not None and {request.id for request in self.open_requests(pipeline)} - set(seen_requests):
             raise StateConflictError("a request was made meanwhile.")
         self._move_base(pipeline, epoch, position)
-        self._note("STATE_RESET", 0, {"open": is_open})
+        self._note("STATE_RESET", 0, {"state": had_state, "open": is_open})
 
     def restore(
         self,
