@@ -11,7 +11,7 @@ changed or deleted rows since.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,12 +41,14 @@ def sample(row: Iterable[object]) -> str:
 class Delivered:
     """A planned number and what proves its delivery to one participant (None: not proven).
 
-    `before` is the proof of the participant's predecessor: where its part of a log begins.
+    `before` is the proof of the participant's predecessor: where its part of a log begins. `others`: the participant's
+    plans of numbers after the first compared one that are not compared. They may have changed the same rows since.
     """
 
     plan: Plan
     proof: Proof | None
     before: Proof | None
+    others: tuple[ParticipantPlan, ...] = ()
 
 
 Sent = tuple[Delivered, str]
@@ -269,18 +271,40 @@ def _has_rows(plan: Plan, there: frozenset[str]) -> bool:
 
 
 def _by_participant(
-    store: QueryLog, pipeline: str, checkpoints: Sequence[Checkpoint]
+    store: HistoryLog, pipeline: str, checkpoints: Sequence[Checkpoint]
 ) -> dict[tuple[str, str], list[Delivered]]:
     """By name and kind of the participant: what went into one target is compared together, whatever the plans say."""
     groups: dict[tuple[str, str], list[Delivered]] = {}
+    others = _others(store, pipeline, {each.number for each in checkpoints})
     for checkpoint in checkpoints:
         assert checkpoint.plan is not None  # `_is_there`
         for plan in checkpoint.plan.participants:
             key = (plan.name, plan.kind)
             before = _proof_of(store, pipeline, plan.predecessor, plan.name)
-            delivered = Delivered(checkpoint.plan, checkpoint.proof_of(plan.name), before)
+            delivered = Delivered(checkpoint.plan, checkpoint.proof_of(plan.name), before, tuple(others.get(key, ())))
             groups.setdefault(key, []).append(delivered)
     return groups
+
+
+def _others(
+    store: HistoryLog, pipeline: str, compared: Collection[int]
+) -> dict[tuple[str, str], list[ParticipantPlan]]:
+    """Return plans that are not compared, and follow a compared one; of equal settings in a row, one."""
+    found: dict[tuple[str, str], list[ParticipantPlan]] = {}
+    first, before = min(compared, default=0), None
+    while page := store.checkpoints(pipeline, PAGE, before):
+        for each in page:
+            is_visible = each.state is CheckpointState.COMPLETED or each.state in MAY_BE_VISIBLE
+            if each.plan is None or not is_visible or each.number < first or each.number in compared:
+                continue
+            for plan in each.plan.participants:
+                known = found.setdefault((plan.name, plan.kind), [])
+                if not known or known[-1].sinks != plan.sinks:
+                    known.append(plan)
+        before = page[-1].number
+        if before <= first:
+            break
+    return found
 
 
 def _proof_of(store: QueryLog, pipeline: str, number: int, participant: str) -> Proof | None:

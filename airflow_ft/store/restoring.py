@@ -43,6 +43,7 @@ class RestoringOperations:
         position: SparkPosition,
         message: str,
         *,
+        had_state: bool = False,
         is_open: bool = False,
         seen_requests: Collection[int] | None = None,
     ) -> None:
@@ -50,8 +51,8 @@ class RestoringOperations:
 
         Condition: nothing is TRIGGERED, and nothing published is undelivered (StateConflictError), since a rewind to
         an earlier position would bring the state back. With `seen_requests` (ids of open requests that the caller has
-        read): StateConflictError if there are others, since they may need the state. `is_open`: the event says that a
-        drain would have delivered more.
+        read): StateConflictError if there are others, since they may need the state. `had_state`, `is_open`: the event
+        says that there was some, and that a drain would have delivered more.
         """
         with pipeline_write(self._database, pipeline) as write:
             if seen_requests is not None:
@@ -61,7 +62,7 @@ class RestoringOperations:
                 EventKind.STATE_RESET,
                 f"the state after checkpoint {number} is dropped, its positions are kept in {position.location}, by"
                 f" epoch {epoch}: {message}",
-                detail={"number": number, "location": position.location, "open": is_open},
+                detail={"number": number, "location": position.location, "state": had_state, "open": is_open},
             )
 
     def restore(

@@ -33,7 +33,8 @@ class LostMessagesConformance:
     def test_whatever_is_lost_on_the_way_the_next_one_finishes(self, world: World, step: str, fate: Fate) -> None:
         """Lose round trips in turn, through the last one of a step. A client without an answer may try again.
 
-        A busy machine sends several requests as one, so a step that made no such trip is played once more.
+        A busy machine receives several requests as one, unless the target separates them (`request_length`). So a
+        step that made no such trip is played once more.
         """
         expected: list[int] = []
         trip, again = 0, True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
 from types import TracebackType
@@ -84,13 +84,20 @@ def drain(client: socket.socket) -> None:
 class Proxy(Relay):
     """Once armed it strikes one request, on whatever connection. `struck` says so, of a held reply when it has come.
 
-    `reached` is called before each request is passed on, and may wait. For protocols in which a client waits for each
-    answer before it asks again, as those of most databases.
+    `reached` is called before each request is passed on, and may wait. `length` of what a client has sent is that of
+    its first request; if it is longer than that, the rest is still to come. By default everything that has arrived is
+    one request: for protocols in which a client waits for each answer before it asks again, as those of most databases.
     """
 
-    def __init__(self, port: int, target: int, reached: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        port: int,
+        target: int,
+        reached: Callable[[], None] = lambda: None,
+        length: Callable[[bytes], int] = len,
+    ) -> None:
         super().__init__(port, target)
-        self._reached = reached
+        self._reached, self._length = reached, length
         self._lock = threading.Lock()
         self._fate, self._left, self._pattern = Fate.DELIVER, 0, b""
         self.struck = False
@@ -106,13 +113,13 @@ class Proxy(Relay):
             self._fate = Fate.DELIVER
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
-        """Passes chunks on: each request is one, or begins one."""
+        """Passes requests on, or the beginnings of such."""
         doomed, held = threading.Event(), threading.Event()
         threading.Thread(target=self._replies, args=(client, server, doomed, held), daemon=True).start()
         with suppress(OSError):
-            while chunk := client.recv(1 << 16):
+            for request in self._requests(client):
                 self._reached()
-                fate = self._decide(chunk)
+                fate = self._decide(request)
                 if fate is Fate.LOSE_REQUEST:
                     break
                 if fate is Fate.HOLD_REQUEST:
@@ -122,9 +129,17 @@ class Proxy(Relay):
                     doomed.set()
                 elif fate is Fate.HOLD_REPLY:
                     held.set()
-                server.sendall(chunk)
+                server.sendall(request)
         if not doomed.is_set():  # else the other thread waits for the reply, and cuts then
             cut(client, server)
+
+    def _requests(self, client: socket.socket) -> Iterator[bytes]:
+        arrived = b""
+        while chunk := client.recv(1 << 16):
+            arrived += chunk
+            while arrived and (length := self._length(arrived)) <= len(arrived):
+                yield arrived[:length]
+                arrived = arrived[length:]
 
     def _decide(self, request: bytes) -> Fate:
         with self._lock:

@@ -98,9 +98,17 @@ class Target(ABC):
         if not self.connection.port:
             yield None
             return
-        with Proxy(0, self.connection.port) as proxy:
+        with Proxy(0, self.connection.port, length=self.request_length) as proxy:
             proxy.arm(fate, skip)
             yield replace(self.connection, host="127.0.0.1", port=proxy.port), lambda: proxy.struck
+
+    def request_length(self, sent: bytes) -> int:
+        """Return the length of the first request in what a client has sent, for `losing` and `watching`.
+
+        If it is larger than that, the rest has not arrived. By default everything is one request. Override it for a
+        client that sends requests before earlier ones are answered: a busy machine receives several as one.
+        """
+        return len(sent)
 
     def fresh(self) -> Target:
         """One that is empty, and takes another pipeline. By default the same: several pipelines deliver into it."""
@@ -116,7 +124,7 @@ class Target(ABC):
             with listening(reached, below, self.calls):
                 yield self.connection
             return
-        with Proxy(0, self.connection.port, reached) as proxy:
+        with Proxy(0, self.connection.port, reached, self.request_length) as proxy:
             yield replace(self.connection, host="127.0.0.1", port=proxy.port)
 
     @contextmanager

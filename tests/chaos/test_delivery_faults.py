@@ -166,6 +166,22 @@ def test_the_proxy_loses_one_request_or_its_reply_and_cuts(fate: Fate, arrived: 
             assert client.recv(100) == b"third"
 
 
+def test_the_proxy_separates_requests_that_arrive_together() -> None:
+    """Each begins with its length: two come at once, and the end of the third later."""
+    port = free_port()
+    with echo() as (target, received), Proxy(port, target, length=lambda sent: sent[0]) as proxy:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            proxy.arm(Fate.LOSE_REQUEST, skip=2)
+            client.sendall(b"\4one\4two\6th")
+            answers = b""
+            while len(answers) < 8:
+                answers += client.recv(100)
+            assert not proxy.struck
+            client.sendall(b"ree")
+            assert client.recv(100) == b"" and proxy.struck
+        assert answers == b"".join(received) == b"\4one\4two"
+
+
 def test_the_proxy_outlives_its_server() -> None:
     port = free_port()
     with Proxy(port, free_port()):

@@ -416,6 +416,18 @@ class TestUpsert:
         report = self.report(world, plans[2])
         assert [(d.number, d.rows, d.samples) for d in report.differences] == [(3, 1, ("1, AA",))]
 
+    def test_a_row_that_a_later_number_may_delete_is_unknown(self, world: MySqlWorld) -> None:
+        """The sink got its `change_column` after the number that is compared."""
+        world.use("upsert", change_column=None)
+        first = world.plan(orders=pa.table({"id": pa.array([1, 2], pa.int32()), "name": ["a", "b"]}))
+        world.deliver(first, 1, first.number)
+        world.use("upsert", **KEYS)
+        second = self.delivered(world, ("d", 1, None))
+        assert [d.samples for d in self.report(world, first).differences] == [("1, a",)], "without deletes it is lost"
+        delivered = [Delivered(first, None, None, second.participants)]
+        [report] = verify_mysql(delivered, first.participants[0], world.connection(), open_wal())
+        assert report.is_complete and report.notes[1].startswith("1 keys are not known")
+
     def test_one_that_is_in_doubt_lacks_what_it_did_not_change_yet(self, world: MySqlWorld) -> None:
         plans = self.three(world)
         plan = world.plan(orders=changes(("u", 1, "AAA"), ("d", 3, None)))

@@ -28,3 +28,23 @@ def test_verify_compares_all_confirmed_rows_in_the_log(tmp_path: Path, monkeypat
             store.prune(PIPELINE, number)
         reports = verify.verify(store, PIPELINE, compared)
     assert {report.participant: report.numbers for report in reports} == dict.fromkeys(("db", "log"), (4, 5, 6, 7))
+
+
+def test_plans_that_are_not_compared_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may have changed the same rows since; of equal settings in a row, one is enough."""
+    found: dict[tuple[str, int], int] = {}
+
+    def compared(delivered: Sequence[verify.Delivered], plan: ParticipantPlan) -> list[verify.SinkReport]:
+        found[plan.name, len(delivered)] = len(delivered[0].others)
+        return []
+
+    monkeypatch.setattr(verify, "PAGE", 2)
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        scene = Scene(store)
+        scene.stage(5)
+        for number in range(1, 5):
+            scene.complete(number)
+        scene.prepare(5)
+        verify.verify(store, PIPELINE, compared, [2])
+        verify.verify(store, PIPELINE, compared, [1, 2, 3, 4, 5])
+    assert found == {("db", 1): 1, ("log", 1): 1, ("db", 5): 0, ("log", 5): 0}

@@ -45,7 +45,16 @@ from airflow_ft.spark.driver import (
     state_reports,
     stopper,
 )
-from airflow_ft.spark.savepoints import converting, metadata, offline, rescaling, restorable, restoring, taking
+from airflow_ft.spark.savepoints import (
+    converting,
+    metadata,
+    offline,
+    rescaling,
+    restorable,
+    restoring,
+    stopping,
+    taking,
+)
 from airflow_ft.spark.state import (
     beginnings,
     catching_up,
@@ -383,6 +392,7 @@ def product_over_models() -> Iterator[Running]:
             "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked),
             "_versions": dict,
         }),
+        (stopping, {"time": waiting}),
         (restoring, {
             "register": lambda *_: "",
             "note_restored": lambda *of, **more: RUNNING.files.by_operator and evolution.note_restored(*of, **more),

@@ -92,7 +92,7 @@ class Files:
         lines = self._wal.lines.get(uri, {})
         # A run that is no stream tells no ends.
         offsets = ends if ends or uri in self._copies else {batch: batch for batch in state}
-        first = 0 if uri.endswith(BORN) else 1
+        first = 0 if uri.endswith(BORN) else self._wal.starts.get(uri, 0) + 1
         shown = {batch: variant for batch, variant in state.items() if batch >= first}
         own = {f"{STATE}/{batch + 1}.delta": variant.encode() for batch, variant in shown.items()}
         return {

@@ -21,6 +21,7 @@ import tests.simulation.mapped_defects
 import tests.simulation.mode_defects
 import tests.simulation.person_defects
 import tests.simulation.prepared_defects
+import tests.simulation.request_defects
 import tests.simulation.savepoint_defects
 import tests.simulation.slot_defects
 import tests.simulation.source_defects

@@ -548,7 +548,7 @@ class Laws:
                 if self.states is not None and not self._loses:
                     all_of_them = sorted(self.states.all_that_comes(items))
                     found = sorted(found if self._rows[sink] > 1 else set(found))  # twice, where it may be
-                if self.savepoints is not None:
+                if self.savepoints is not None and self.states is None:
                     all_of_them = self.savepoints.all_that_comes(items)
                 found = sorted(found + [item.number for item in self._aside.get((name, sink), ())])
                 if found != [item for item in all_of_them for _ in range(self._rows[sink])]:

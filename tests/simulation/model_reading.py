@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 
 from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey, SparkPosition
@@ -16,6 +14,16 @@ from airflow_ft.protocol.set_aside import of_checkpoint, together
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 
 S = CheckpointState
+TOLD: Mapping[str, Sequence[str]] = {
+    "REQUESTED": ("id",),
+    "ANSWERED": ("id",),
+    "TURN": ("dag_id", "run_id", "has_turn"),
+    "STAGED": (),
+    "STATE_RESET": ("state", "open"),
+    "RESTORED": (),
+    "SAVEPOINT": ("uri", "request"),
+}
+"""Kinds of events that the product reads, and the details that it looks at."""
 _UNFINISHED = frozenset({S.TRIGGERED, S.STAGED, S.PREPARED, S.COMMITTING, S.QUARANTINED})
 
 
@@ -24,9 +32,7 @@ class ModelReading:
 
     _pipeline: Pipeline | None
     _rows: dict[int, Checkpoint]
-    _touched: dict[int, datetime]
-    _savepoints: tuple[Event, ...]  # newest first
-    _turn: tuple[tuple[RunKey, datetime, int], ...]  # who took it last, when, and the number of requests by then
+    _events: tuple[Event, ...]  # newest first
     _requests: dict[int, Request]
     _pruned: frozenset[int]
     _delivered: dict[str, int]
@@ -174,25 +180,9 @@ class ModelReading:
         return next((row for row in reversed(self._rows.values()) if row.state is S.COMPLETED), None)
 
     def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
-        """Return its savepoints, and one event with the time of the last other write: the product reads no text of it.
-
-        For 0, the pipeline itself: requests since the run with the turn took it, newest first, and before them that.
-        None: savepoints, restores and dropped state, newest first, and one event for each number and the pipeline.
-        """
+        """Return them, newest first: those of `TOLD` as the real log has them, and others without their words."""
         self._known(pipeline)
-        if number is None:
-            others = [Event(pipeline, each, at, 0, "", "") for each, at in self._touched.items()]
-            return [*self._savepoints, *others, Event(pipeline, 0, self.now(), 0, "", "")][:limit]
-        if number == 0:
-            taken = [
-                (Event(pipeline, 0, at, 0, "TURN", "", {**asdict(run), "has_turn": True}), by)
-                for run, at, by in self._turn
-            ]
-            since = [each for each in self._requests.values() if all(each.id > by for _, by in taken)]
-            asked = [Event(pipeline, 0, each.asked_at, 0, "REQUESTED", "", {"id": each.id}) for each in since]
-            return [*reversed(asked), *(event for event, _ in taken)]
-        taken_of = [each for each in self._savepoints if each.number == number]
-        return [*taken_of, Event(pipeline, number, self._touched[number], 0, "", "")][:limit]
+        return [event for event in self._events if number in (None, event.number)][:limit]
 
     def last_delivered(self, pipeline: str, participant: str) -> int:
         self._known(pipeline)

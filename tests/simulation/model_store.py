@@ -7,7 +7,7 @@ over both and demands the same answers, call by call.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -48,13 +48,11 @@ class ModelStore(ModelStreams):
         self._next_attempt = 1
         self._needs_stage = False
         self._rows: dict[int, Checkpoint] = {}
-        self._touched: dict[int, datetime] = {}
-        self._savepoints: tuple[Event, ...] = ()
+        self._events: tuple[Event, ...] = ()
         self._planned_by: dict[int, int] = {}
         self._pruned: frozenset[int] = frozenset()
         self._runs: dict[RunKey, Run] = {}
         self._leases: dict[str, Lease] = {}
-        self._turn: tuple[tuple[RunKey, datetime, int], ...] = ()
         self._entered: tuple[tuple[RunKey, bool], ...] = ()  # who has registered, or got the turn
         self._delivered: dict[str, int] = {}
         self._as_of: dict[int, datetime] = {}
@@ -101,7 +99,7 @@ class ModelStore(ModelStreams):
 
     def _change(self, row: Checkpoint, **changes: Any) -> Checkpoint:
         changed = self._rows[row.number] = replace(row, **changes)
-        self._touched[row.number] = self.now()
+        self._note(str(changes.get("state", "")), row.number)
         return changed
 
     def _move(self, row: Checkpoint, to: S, **changes: Any) -> Checkpoint:
@@ -119,6 +117,7 @@ class ModelStore(ModelStreams):
         if self._pipeline is None:
             self.version += 1
             self._pipeline = Pipeline(pipeline, 0, 1, PipelineStatus.ACTIVE, None, None, False, None, 0)
+            self._note("REGISTERED")
         return self._pipeline
 
     def pipeline(self, pipeline: str) -> Pipeline:
@@ -178,15 +177,17 @@ class ModelStore(ModelStreams):
         self, pipeline: str, run: RunKey, interval_end: datetime | None, ended: Collection[RunKey] = ()
     ) -> RunKey:
         known = self._known(pipeline)
-        if run not in self._runs:
+        is_new = run not in self._runs
+        if is_new:
             self._entered = (*self._entered, (run, False))
         self._runs.setdefault(run, Run(pipeline, run, 0, False, interval_end))
         holder = known.turn
-        if holder != run and (holder is None or holder in ended):
+        if takes := holder != run and (holder is None or holder in ended):
             self._set(turn=run)
             holder = run
             self._entered = (*self._entered, (run, True))
-            self._turn = ((run, self.now(), len(self._requests)),)
+        if is_new or takes:
+            self._note("TURN", 0, {**asdict(run), "has_turn": holder == run})
         self.version += 1
         return holder
 
@@ -216,6 +217,7 @@ class ModelStore(ModelStreams):
             self._count(run, has_the_turn=turn == run)
         if turn == run:
             self._set(turn=None)
+            self._note("TURN", 0, asdict(run))
         self.version += 1
 
     def _count(self, run: RunKey, *, has_the_turn: bool) -> None:
@@ -284,7 +286,7 @@ class ModelStore(ModelStreams):
         self._require_open_stage(epoch, run)
         number = known.next_number
         self._set(next_number=number + 1)
-        self._touched[number] = self.now()
+        self._note("TRIGGERED", number)
         self._rows[number] = Checkpoint(
             pipeline, number, S.TRIGGERED, epoch, run, 0, None, None, None, positions or {}, None, "", None, None,
             None, False,
@@ -533,13 +535,14 @@ class ModelStore(ModelStreams):
         position: SparkPosition,
         message: str,
         *,
+        had_state: bool = False,
         is_open: bool = False,
         seen_requests: Collection[int] | None = None,
     ) -> None:
         if seen_requests is not None and {request.id for request in self.open_requests(pipeline)} - set(seen_requests):
             raise StateConflictError("a request was made meanwhile.")
         self._move_base(pipeline, epoch, position)
-        self._note("STATE_RESET")
+        self._note("STATE_RESET", 0, {"state": had_state, "open": is_open})
 
     def restore(
         self,
@@ -575,7 +578,7 @@ class ModelStore(ModelStreams):
     def _note(self, kind: str, number: int = 0, detail: Mapping[str, Any] | None = None) -> None:
         assert self._pipeline is not None
         event = Event(self._pipeline.name, number, self.now(), 0, kind, "", dict(detail or {}))
-        self._savepoints = (event, *self._savepoints)
+        self._events = (event, *self._events)
 
     def _move_base(self, pipeline: str, epoch: int, position: SparkPosition | None) -> None:
         self._require_epoch(pipeline, epoch)

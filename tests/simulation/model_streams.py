@@ -32,6 +32,7 @@ class ModelStreams(ModelReading):
     _abort_unpublished: Callable[[str, Callable[[Checkpoint], AbortReason]], None]
     _draw: Callable[[], int]
     _set: Callable[..., None]
+    _note: Callable[..., None]
 
     def begin_again(self, pipeline: str, epoch: int, run: RunKey) -> int:
         self._require_epoch(pipeline, epoch)
@@ -108,8 +109,12 @@ class ModelStreams(ModelReading):
         self._known(pipeline)
         number = len(self._requests) + 1
         self._requests[number] = Request(pipeline, number, kind, dict(arguments), by, self.now(), None, "")
+        self._note("REQUESTED", 0, {"id": number})
         self.version += 1
         return number
+
+    def requests_by(self, pipeline: str, by: str) -> Sequence[Request]:
+        return [request for request in reversed(self._requests.values()) if request.asked_by == by]
 
     def open_requests(self, pipeline: str) -> Sequence[Request]:
         return [request for request in self._requests.values() if not request.outcome]
@@ -128,4 +133,5 @@ class ModelStreams(ModelReading):
         request = self._requests.get(id)
         if request is not None and not request.outcome:
             self._requests[id] = replace(request, outcome=outcome, missing=tuple(missing), answered_at=self.now())
+            self._note("ANSWERED", 0, {"id": id})
         self.version += 1

@@ -116,7 +116,7 @@ class SavepointLaws:
                 self._stood.setdefault(row.number, set()).add(self._location_status(row.position))
 
     def _location_status(self, position: SparkPosition) -> LocationStatus:
-        batch, uri = position.batch, position.location
+        batch, uri = self._wal.batch(position), position.location
         if self._wal.is_beginning(position):
             return LocationStatus(0, "", 0)
         end = self._wal.ends.get(uri, {}).get(batch, batch)
@@ -248,7 +248,7 @@ class SavepointLaws:
         batch, spark = savepoint.batch, f"{uri}/{SPARK}"
         files = self._files.saved
         if batch < 0 and START_FILE in self._files.tree(spark):
-            return LocationStatus(0, "", 0)
+            return self._without_state(json.loads(self._files.read(f"{spark}/{START_FILE}")))
         try:
             if self._files.by_operator:
                 variant = json.loads(files[f"{spark}/commits/{batch}"].splitlines()[1])["variant"]
@@ -259,6 +259,12 @@ class SavepointLaws:
             return None
         others = {name.removeprefix(f"{spark}/"): data for name, data in files.items() if f"{spark}/{FOLDER}/" in name}
         return LocationStatus(batch - empties(variant), plain(variant), offset[ORDERS]["0"], _planned(others))
+
+    def _without_state(self, offsets: list[Any]) -> LocationStatus | None:
+        """The place at which its state was dropped, where all is read from these offsets on."""
+        end = offsets[0][ORDERS]["0"] if offsets else 0
+        stood = (status for found in self._stood.values() for status in found)
+        return next((s for s in stood if (s.variant, s.end) == ("", end)), None) if end else LocationStatus(0, "", 0)
 
     # --- what people are told -------------------------------------------------------------------------------------
 

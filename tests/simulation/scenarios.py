@@ -292,6 +292,34 @@ DELETED = (
     replace(DELETING, name="a stream that deletes nothing that is quarantined", person="quarantine, stop, commit"),
     replace(DELETING, name="a stream that deletes, its checkpoints expire", tolerable=-1, events=_PASSED),
 )
+SAVING = replace(
+    DELETING,
+    name="a stream that keeps a savepoint and deletes the rest",
+    person="stop with a savepoint, stop with a savepoint",
+)
+REQUESTED = (
+    SAVING,
+    replace(SAVING, name="a stream that keeps a savepoint of a job without windows", windows=False, stateful=True),
+    replace(SAVING, name="drains with savepoints", person="drain with a savepoint, drain with a savepoint"),
+    replace(
+        SAVING,
+        name="savepoints and drains, runs at once",
+        concurrent=True,
+        person="stop with a savepoint, drain, drain with a savepoint",
+    ),
+    replace(SAVING, name="tasks that stop a stream", person="task stop with a savepoint, task drain"),
+    replace(
+        SAVING,
+        name="a task that stops a stream, and people",
+        person="stop, task drain with a savepoint, drain, stop with a savepoint",
+    ),
+    replace(
+        DRAINED,
+        name="a task that drains a stream",
+        runs=(2, 3),
+        person="task drain with a savepoint, reset state, task stop with a savepoint",
+    ),
+)
 
 _MANY = (1, 2, 4)
 KEPT = replace(BOTH, name="a savepoint, which is restored", runs=_MANY, person="savepoint, restore again")
@@ -873,7 +901,7 @@ _SCHEDULED = (
     *PREPARING,
 )
 ALL = (
-    *(*_SCHEDULED, *STREAMS, *PAUSED, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED, *REFRESHED, *MOVED),
+    *(*_SCHEDULED, *STREAMS, *PAUSED, *REPEATED, *LOST, *WINDOWED, *DELETED, *REQUESTED, *SAVED, *REFRESHED, *MOVED),
     *MAPPED_SLOTS,
 )
 

@@ -366,6 +366,15 @@ class Spark:
         held = self._world.held
         return {held: ""} if request.starts_from_scratch and held else {}
 
+    def begin_copy(self, old: str, uri: str) -> None:
+        """A copy of a location without state begins behind the same item."""
+        wal = self._world.wal
+        if uri != old:
+            start = wal.starts[old]
+            if start not in wal.ends.get(old, {}):
+                raise StageError("Spark does not find its location: a newer owner has swept it.")
+            wal.begin(uri, start, wal.ends[old][start])
+
     def open_location(self, request: StageRequest) -> Location:
         """See `airflow_ft.spark.state.locations.open_location`."""
         world, wal, base = self._world, self._world.wal, request.base
@@ -466,6 +475,8 @@ class ModelQueryRun(QueryRun):
                 world.operators.refused(base, self._computes)
             raise
         world.operators.opened(base, found.uri, found.batch, self._computes)
+        if base is not None and base.batch < 0 and base.location in world.wal.starts:
+            world.spark.begin_copy(base.location, found.uri)
         world.wal.states.setdefault(found.uri, {})
         return Location(world.wal, found.uri, found.batch)
 

@@ -181,4 +181,4 @@ def state_dropped_that_somebody_has_asked_to_drain(change: Change) -> None:
 
 @defect(_AT_ONCE, "I10", schedule=("A1w:1:YIELD:P2", "A1:49:YIELD:P1", "A1:66:DIE_BEFORE"))
 def state_dropped_beside_a_request_made_meanwhile(change: Change) -> None:
-    change(cleanup, "reset_state", lambda *of, seen_requests: reset_state(*of))
+    change(cleanup, "reset_state", lambda *of, seen_requests, **how: reset_state(*of, **how))

@@ -80,6 +80,8 @@ class StateLaws:
             return
         if self._run() is None:
             raise Violation("I10", f"item {item} was open in a state that somebody took for drained, and is lost")
+        if asked := [each.id for each in self._store.open_requests(PIPELINE) if each.arguments.get(DRAIN)]:
+            raise Violation("I10", f"item {item} was dropped, requests {asked} are to drain it")
         self.dropped[item] = self._store.now()
 
     def pruned(self, number: int) -> None:
@@ -146,22 +148,17 @@ class StateLaws:
 
     # --- the end --------------------------------------------------------------------------------------------------
 
-    def answered(self, run: RunKey, request: Request, outcome: str, *, must_drain: bool) -> None:
-        """I9: who is told that it is drained finds all of it; who has asked in time is told so."""
-        if not request.arguments.get(DRAIN) or not outcome.startswith("stopped"):
-            return
-        if drained := outcome.endswith("has drained the state"):
+    def item_at(self, position: SparkPosition) -> int:
+        """The newest item that was read there."""
+        return self._wal.batch(position)
+
+    def answered(self, request: Request, outcome: str) -> None:
+        """I9: the checkpoint that is said to have drained the state has."""
+        if request.arguments.get(DRAIN) and outcome.endswith("has drained the state"):
             number = int(outcome.split()[-5])
             drain = self._store.checkpoint(PIPELINE, number)
             if drain.drained is None or drain.delivered_by is None:
                 raise Violation("I9", f"request {request.id} is answered {outcome!r}, and {number} is {drain.state}")
-        row = self._store.pipeline(PIPELINE)
-        if row.base is None or self._store.run(PIPELINE, run).epoch != row.epoch or not (drained or must_drain):
-            return
-        for item in range(1, self._wal.batch(row.base) + 1):
-            if item in self.dropped and self.dropped[item] > request.asked_at:
-                raise Violation("I10", f"item {item} was dropped, request {request.id} was to drain it")
-            self._laws.require_visible(item, f"request {request.id} is answered {outcome!r}")
 
     def all_that_comes(self, items: int) -> set[int]:
         """What is visible in the end of so many items; also the newest one, where its window was drained."""

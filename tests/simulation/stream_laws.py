@@ -15,6 +15,7 @@ from tests.simulation.kernel import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.laws import Laws
+    from tests.simulation.request_laws import RequestLaws
 
 PIPELINE = "orders"
 NEWEST = 3  # numbers whose gates are looked at
@@ -24,7 +25,7 @@ class StreamLaws:
     """Remembers when the source held how much, by the decision log's clock.
 
     `at_work` names the drivers of the current process, `streaming` those whose epoch is the pipeline's, which had begun
-    at some time, and are of some run (None: any), `run` is the current process's run, and `began` when it began;
+    at some time, and are of some run (None: any), `run` is the current process's run, and `requests` their own laws;
     `stood_still`: whether anything has, or a clock was moved, so that a time-out says nothing.
     """
 
@@ -36,12 +37,12 @@ class StreamLaws:
         at_work: Callable[[], list[str]],
         streaming: Callable[[datetime, RunKey | None], list[str]],
         run: Callable[[], RunKey | None],
-        began: Callable[[], datetime | None],
         stood_still: Callable[[], bool],
+        requests: RequestLaws,
         windows: bool = False,
         min_pause: timedelta = timedelta(0),
     ) -> None:
-        self._open, self._began, self._min_pause = int(windows), began, min_pause
+        self._open, self._min_pause, self.requests = int(windows), min_pause, requests
         self._laws, self._store, self._at_work, self._streaming, self._run = laws, store, at_work, streaming, run
         self._held: list[tuple[datetime, int]] = []
         self._opened = self._through = 0  # gates that have opened: so many times, and numbers up to this one
@@ -57,6 +58,7 @@ class StreamLaws:
 
     def watch(self) -> None:
         """Every gate, as if somebody waited for it, until it opens: on what is visible everywhere."""
+        self.requests.watch()
         for at, items in [] if self.clock_went_back else self._held[self._opened :]:
             if not Gate(as_of=at).is_open(self._store, PIPELINE):
                 break  # those of later times are closed, too
@@ -107,21 +109,22 @@ class StreamLaws:
         """In the micro-batch of this number."""
         self._raised.add(number)
 
-    def called(self, name: str, args: Sequence[Any], epoch: int | None = None) -> None:
+    def called(self, name: str, args: Sequence[Any], epoch: int | None = None, missing: Sequence[str] = ()) -> None:
         """Before a call to the decision log takes effect; it will not with another `epoch` than the newest."""
         if epoch is not None and epoch != self._store.pipeline(PIPELINE).epoch:
             return
         if name == "answer":
             self.last_asked = self._store.now()
-            self._answered(self._store.request(PIPELINE, args[1]), args[2])
+            self._answered(self._store.request(PIPELINE, args[1]), args[2], missing)
         elif name == "prune":
             if self._laws.states is not None:
                 self._laws.states.pruned(args[1])
         elif drivers := self._at_work():
             raise Violation("I7", f"{args[2]} is published beside {', '.join(drivers)}, whose next one will be refused")
 
-    def _answered(self, request: Request, outcome: str) -> None:
+    def _answered(self, request: Request, outcome: str, missing: Sequence[str]) -> None:
         """I9: who has asked for the end is told of it when nothing is at work, and all that was published is there."""
+        self.requests.answered(request, outcome, missing)
         run = self._run()
         if run is None or request.outcome or self.clock_went_back:
             return
@@ -140,9 +143,7 @@ class StreamLaws:
         if self._laws.savepoints is not None:
             self._laws.savepoints.after_savepoint(outcome)
         if self._laws.states is not None:
-            began = self._began()
-            seen_requests = began is not None and request.asked_at < began and not self.somebody_is_in_a_hurry
-            self._laws.states.answered(run, request, outcome, must_drain=seen_requests)
+            self._laws.states.answered(request, outcome)
 
     def quiet(self) -> None:
         """I7: a stream that has nothing left to do has left nothing: no rows wait for a number.
@@ -155,8 +156,7 @@ class StreamLaws:
 
     def at_the_end(self) -> None:
         """I7: whoever has asked has an answer."""
-        if requests := self._store.open_requests(PIPELINE):
-            raise Violation("I7", f"the requests {[request.id for request in requests]} were never answered")
+        self.requests.at_the_end()
         for at, _ in [] if self.clock_went_back else self._held:
             if not Gate(as_of=at).is_open(self._store, PIPELINE):
                 raise Violation("I7", f"everything is delivered, and the gate as of {at} is closed")

@@ -7,12 +7,17 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ft.pipeline.checkpoints import Gate
-from airflow_ft.protocol.errors import StoreUnavailableError
+from airflow_ft.protocol.errors import (
+    ConfigurationError,
+    StateConflictError,
+    StoreUnavailableError,
+    TerminalError,
+)
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointingMode, ExternalizedRetention, RunKey
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.steps import Confirmation, Context
-from airflow_ft.spark.savepoints.stopping import AT_ONCE, DRAIN, SAVEPOINT
+from airflow_ft.spark.savepoints.stopping import AT_ONCE, DRAIN, SAVEPOINT, stop
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.task.answers import answer_stops, stops
 from airflow_ft.spark.task.stage import Staging
@@ -20,6 +25,7 @@ from airflow_ft.spark.task.stream import finish_step, stream_step
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.kernel import DeviationKind
 from tests.simulation.laws import PIPELINE
+from tests.simulation.request_laws import RequestLaws
 from tests.simulation.savepoints import FOLDER
 from tests.simulation.spark import RESTART, Driver
 from tests.simulation.state_laws import StateLaws
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 20_000
 _LOOK_SECONDS = 5.0
+_STOP_SECONDS = 60.0
+_STOP_TRIES = 3
 
 
 class Halting:
@@ -62,13 +70,19 @@ class Streams:
             at_work=self._at_work,
             streaming=self._streaming,
             run=self._run,
-            began=lambda: self._began.get(self._process()),
             stood_still=lambda: any(
                 each.kind in (DeviationKind.SLEEP, DeviationKind.STALL) or "clock" in each.to for each in kernel.done
+            ),
+            requests=RequestLaws(
+                world.laws,
+                world.log,
+                has_state=world.windows.has_state,
+                is_faultless=lambda: not kernel.done and not self.laws.somebody_is_in_a_hurry,
             ),
             windows=world.scenario.windows,
             min_pause=timedelta(seconds=world.scenario.min_pause),
         )
+        self._stopping: dict[str, tuple[str, int]] = {}  # tasks that stop it, by process: how, and which try it is
         self._began: dict[str, datetime] = {}  # processes, by the decision log's clock
         if world.scenario.windows or world.scenario.leaves is not ExternalizedRetention.RETAIN_ON_CANCELLATION:
             world.laws.states = StateLaws(
@@ -144,10 +158,11 @@ class Streams:
     def person(self, verb: str, after: str) -> None:
         """What somebody does: stop, drain, drop the state that was drained, wait at a gate."""
         match verb:
-            case "stop":
-                self.ask(at_once=after == "at once", savepoint=FOLDER if after == "with a savepoint" else "")
-            case "drain":
-                self.ask(drain=True)
+            case "stop" | "drain":
+                saved = FOLDER if after == "with a savepoint" else ""
+                self.ask(at_once=after == "at once", drain=verb == "drain", savepoint=saved)
+            case "task":
+                self._stop_by_task(after, 1)
             case "reset":
                 self.reset_state()
             case _:
@@ -178,6 +193,39 @@ class Streams:
                 continue
             except UnknownPipelineError:
                 return
+
+    def _stop_by_task(self, how: str, number: int) -> None:
+        """A try of a task that stops a stream, or drains it ("with a savepoint"), and waits for the answer."""
+        world, owner = self._world, self._process()
+        self._stopping[owner] = (how, number)
+        folder = FOLDER if "with a savepoint" in how else ""
+        drain, asked_at = "drain" in how, world.log.now()
+        over = {run.key for run in world.runs if run.over}
+        try:
+            said = stop(
+                *(world.store, PIPELINE, f"a task: {how}"),
+                drain=drain,
+                savepoint_dir=folder,
+                wait=_STOP_SECONDS,
+                first_try=1,
+                is_retry=number > 1,
+                is_over=over.__contains__,
+            )
+        except (UnknownPipelineError, TerminalError, ConfigurationError):
+            return  # it has failed for good
+        except StateConflictError as error:
+            if error.code == "stop_timeout":
+                self.retry(owner)
+            return
+        if number == 1:  # else it was asked before
+            self.laws.requests.told({DRAIN: drain, SAVEPOINT: folder}, said, asked_at, owner)
+
+    def retry(self, process: str) -> None:
+        """A task that stops the stream has failed, or is taken for dead."""
+        how, number = self._stopping.pop(process, ("", 0))
+        if 0 < number < _STOP_TRIES:
+            name = f"{process.partition('t')[0]}t{number + 1}"
+            self._world.kernel.start(name, lambda: self._stop_by_task(how, number + 1))
 
     def wait_for(self, what: str) -> None:
         """A sensor: as of now, or for what is published by now."""

@@ -13,6 +13,7 @@ from airflow_ft.protocol.pipelines import Event
 from tests.simulation.adapters import Running
 from tests.simulation.explore import play, rolling
 from tests.simulation.kernel import Line
+from tests.simulation.model_reading import TOLD
 from tests.simulation.mysql_state import Connection
 from tests.simulation.prepared_server import Session
 from tests.simulation.scenarios import ALL
@@ -31,14 +32,13 @@ def plain(value: object) -> object:
         return value.id
     if isinstance(value, Session):
         return value.label
-    if isinstance(value, Event):
-        return value.number  # the model keeps no words
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name != "owner"}
     if isinstance(value, Mapping):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list) and value and all(isinstance(part, Event) for part in value):
-        return {part.number for part in value}
+        told = [(part.number, part.kind, *map(part.detail.get, TOLD[part.kind])) for part in value if part.kind in TOLD]
+        return {part.number for part in value}, told
     if isinstance(value, (list, tuple)):
         return [plain(part) for part in value]
     return value

@@ -6,6 +6,7 @@ something newer is read, the state is drained, or it is dropped with the state.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.errors import StageError, WalCorruptError
 from airflow_ft.protocol.model import Checkpoint, SparkPosition
 from airflow_ft.spark.state import draining
+from airflow_ft.spark.state.locations import START_FILE
 from tests.simulation.laws import PIPELINE
 from tests.simulation.source import CLOSED, Item, opened
-from tests.simulation.spark import Location
+from tests.simulation.spark import OPERATOR, Location
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -39,9 +41,9 @@ class Windows:
         item = opened(state, number - 1) if state.get(number - 1) else NOTHING
         return replace(item, drained=state[number] == CLOSED)
 
-    def has_state(self, _: str) -> bool:
+    def has_state(self, uri: str) -> bool:
         """In place of `airflow_ft.spark.state.files.has_state`."""
-        return self._has_windows
+        return self._has_windows or OPERATOR in self._world.wal.files.get(uri, {})
 
     def drain_of(self, store: Any, pipeline: str, at: tuple[int, SparkPosition] | None = None) -> Checkpoint | None:
         """See `airflow_ft.spark.state.draining.drain_of`. Where there are no windows nobody asks."""
@@ -78,6 +80,7 @@ class Windows:
             if old.uri not in wal.ends:
                 raise WalCorruptError(f"{old.uri} is missing")
             wal.begin(new.uri, old.batch, wal.ends[old.uri].get(old.batch, 0))
+            wal.files[new.uri] = {START_FILE: json.dumps(old.offsets(old.batch)).encode()}
 
         def failed(_: bool) -> Exception:
             return StageError("the new location could not be written.")

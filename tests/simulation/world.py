@@ -114,7 +114,8 @@ class Scenario:
 
     With `windows` the job of a stream holds back the newest item until the next one comes, or somebody drains the
     stream ("drain"). After that a run is refused, until somebody drops the state ("reset state"); or it goes on from
-    the state before (`resumes`). `leaves` says what is kept of a stream that has ended.
+    the state before (`resumes`). `leaves` says what is kept of a stream that has ended. "task stop", "task drain": a
+    task does it ("with a savepoint"), and waits for the answer.
     """
 
     name: str
@@ -454,8 +455,10 @@ class World:
             run, _, task = self.tasks[process.name]
             last_try = run.tries[task] == self._most_tries(run)
             self.laws.states.ended_with(process.name, process.error, last_try=last_try)
-        if process.name not in self.tasks:
-            return  # a person, or a request that was under way
+        if process.name not in self.tasks:  # a person, or a request that was under way
+            if self.streams is not None and process.error is not None:
+                self.streams.retry(process.name)
+            return
         run, phase, task = self.tasks[process.name]
         error = process.error
         if phase != len(run.phases) or task not in run.waiting:
@@ -481,6 +484,8 @@ class World:
     def _slept(self, process: Process) -> None:
         """Airflow takes it for dead: another try is started, or the task has failed."""
         if process.leader.name not in self.tasks:
+            if self.streams is not None:
+                self.streams.retry(process.leader.name)
             return
         run, phase, task = self.tasks[process.leader.name]
         if phase == len(run.phases) and task in run.waiting:
@@ -496,7 +501,7 @@ class World:
             for each in action.split(" then "):
                 self.savepoints.person(*each.partition(" ")[::2])
             return
-        if verb in ("stop", "drain", "reset", "gate") and self.streams is not None:
+        if verb in ("stop", "drain", "task", "reset", "gate") and self.streams is not None:
             return self.streams.person(verb, after)
         try:
             if verb == "recover":

@@ -15,13 +15,14 @@ import pytest
 
 from airflow_ft.protocol import retention
 from airflow_ft.protocol.config import CheckpointConfig
-from airflow_ft.protocol.errors import StorageUnavailableError
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import ExternalizedRetention, Plan, Segment, SparkPosition
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.steps import Context
 from airflow_ft.spark.savepoints.stopping import DRAIN, SAVEPOINT, stop
+from airflow_ft.spark.savepoints.taking import TOO_LATE
 from airflow_ft.spark.state.draining import marked
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.locations import SparkLocation, open_location, require_batch
@@ -363,12 +364,13 @@ def test_an_answer_says_that_a_drain_is_missing(stream: Stream, case: str) -> No
         ("with new rows", True),
         ("the next run", True),
         ("no state", False),
+        ("drained", False),
         ("cleared", False),
     ],
 )
 def test_a_request_misses_state_deleted_before_it(stream: Stream, tmp_path: Path, case: str, is_late: bool) -> None:
     """The first try deletes the state, and dies before its answer. Only the second try hears of the requests."""
-    stream.run()
+    stream.run(drains=case == "drained")
     if case == "no state":
         rmtree(local_path(stream.base.location) / "state")
     store, over = stream.store, (SimpleNamespace(names=()), DELETE, lambda _: None, WalArchive(str(stream.root)))
@@ -399,8 +401,26 @@ def test_a_request_misses_state_deleted_before_it(stream: Stream, tmp_path: Path
         answer_stops(context, finish_step(context, over, StreamEnd(stream.epoch, "the job has no state"))[1])
     answer, saved = store.request(PIPELINE, drain), store.request(PIPELINE, save)
     assert answer.missing == ((DRAIN,) if is_late else ())
-    assert ("deleted the state before" in answer.outcome) is is_late and store.request(PIPELINE, first).missing == ()
+    assert (TOO_LATE in answer.outcome) is (is_late or case == "drained") and store.request(
+        PIPELINE, first
+    ).missing == ()
     assert ("checkpoint 6 has drained" in answer.outcome) is (case == "with new rows")
-    assert saved.missing == ((SAVEPOINT,) if is_late and case != "with new rows" else ())
+    assert saved.missing == ((SAVEPOINT,) if case == "drained" or (is_late and case != "with new rows") else ())
     assert len(list((tmp_path / "savepoints").glob("savepoint-*"))) == (not saved.missing)
     assert "are kept" not in saved.outcome, "there is nothing left"
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_stop_saves_no_state_that_is_deleted(stream: Stream, tmp_path: Path, has_state: bool) -> None:
+    stream.run(drains=True)
+    if not has_state:
+        rmtree(local_path(stream.base.location) / "state")
+    stream.clean_up()
+    folder = tmp_path / "savepoints"
+    if has_state:
+        with pytest.raises(ConfigurationError) as raised:
+            stop(stream.store, PIPELINE, "ada", savepoint_dir=str(folder))
+        assert raised.value.code == "state_replaced"
+    else:
+        assert "savepoint of checkpoint 3" in stop(stream.store, PIPELINE, "ada", savepoint_dir=str(folder))
+    assert len(list(folder.glob("savepoint-*"))) == (not has_state)

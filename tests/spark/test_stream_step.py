@@ -67,7 +67,7 @@ class Ending:
             raise self.error
         return StageResult((1,), {}, None, complete=False)
 
-    def _clean_up(self, run: Any, epoch: int, *_: Any, failed: bool, seen_requests: Any = None) -> str:
+    def _clean_up(self, run: Any, epoch: int, *_: Any, failed: bool, seen_requests: Any = None, **__: Any) -> str:
         self.seen = seen_requests
         is_mine = epoch == self.world.store.pipeline(PIPELINE).epoch
         self.cleaned.append((is_mine, self.world.store.undelivered(PIPELINE), failed))

@@ -220,3 +220,10 @@ def blind_through(delivered: Sequence[Delivered], participant: str, last_deliver
     if last_delivered is None or last_delivered > numbers[-1]:
         return numbers[-1]
     return max((one for one, following in pairwise(numbers) if before[following] != one), default=0)
+
+
+def may_delete(delivered: Sequence[Delivered], participant: str) -> bool:
+    """Return whether one of these deliveries, or one that is not compared, may delete rows (`change_column`)."""
+    plans = [each.plan.participant(participant) for each in delivered]
+    plans += [plan for each in delivered for plan in each.others]
+    return any(settings.get("change_column") for plan in plans for settings in plan.sinks.values())

@@ -25,6 +25,7 @@ from airflow_ft.sinks.base.keyed_verify import (
     SAME,
     UNKNOWN,
     blind_through,
+    may_delete,
     notes,
 )
 from airflow_ft.sinks.mysql.catalog import Column
@@ -155,7 +156,7 @@ def verify_upserts(
         _replay(session, target, sink, number, reader, limits)
     columns = [column for name in common if (column := target.table.column(name)) is not None]
     numbers = [each.plan.number for each in delivered]
-    blind = 0 if sink.change_column is None else _blind(session, ledger, delivered)  # None: no delivery deletes a row
+    blind = _blind(session, ledger, delivered) if may_delete(delivered, ledger.participant) else 0
     comparison = _Comparison(session, target, sink, columns, numbers, blind)
     counts = comparison.counts()
     there = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))

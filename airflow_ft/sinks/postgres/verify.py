@@ -21,7 +21,7 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, once, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
-from airflow_ft.sinks.base.keyed_verify import blind_through
+from airflow_ft.sinks.base.keyed_verify import blind_through, may_delete
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, read_table
 from airflow_ft.sinks.postgres.changes import Changes
@@ -111,7 +111,7 @@ def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session,
     session.run("SET LOCAL idle_in_transaction_session_timeout = 0")  # reading the log may take long
     if sink_of.strategy == "upsert":
         blind = 0
-        if sink_of.change_column is not None:  # otherwise no delivery deletes a row
+        if may_delete(once(sent), participant):
             ledger = ledger_of(session, {newest_sink: sink_of}, newest.plan.pipeline, participant)
             head = ledger.head() if ledger.exists() else None
             blind = blind_through(once(sent), participant, head.last_delivered if head is not None else None)

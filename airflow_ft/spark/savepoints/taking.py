@@ -42,6 +42,7 @@ from airflow_ft.wal.roots import claim, require_files
 if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
+TOO_LATE = "the state was already deleted"
 _TRIES = 5
 _REQUEST = "request"
 _EVENTS = 1000  # newest ones in which the savepoint of an earlier try is looked for
@@ -58,7 +59,7 @@ def take_once(
     savepoint, because a later one would lack the state.
 
     Raises:
-        ConfigurationError: the state was deleted before the request; and as `take`.
+        ConfigurationError: the state was already deleted; and as `take`.
     """
     newest = store.latest_confirmed(pipeline)
     if newest is None:
@@ -74,25 +75,19 @@ def take_once(
         if is_saved and event.detail.get(_REQUEST) in asked:
             with suppress(ConfigurationError, WalCorruptError):  # deleted since
                 return event.detail["uri"], read_metadata(event.detail["uri"])
-    base = store.pipeline(pipeline).base
-    if base is not None and base.batch < 0 and request in too_late(store, pipeline):
-        raise ConfigurationError(
-            "the end of the stream deleted the state before this request.",
-            code="state_replaced",
-            remedy=f"To save the positions without state, run `airflow ft savepoint trigger {pipeline}`.",
-            pipeline=pipeline,
-            checkpoint=newest.number,
-        )
-    return take(store, pipeline, folder, by, request=request)
+    return take(store, pipeline, folder, by, request=request, needs_state=True)
 
 
-def too_late(store: DecisionLog, pipeline: str) -> set[int]:
-    """Return the requests that were made after open state was deleted, and before anything ran again.
+def too_late(store: DecisionLog, pipeline: str, lost: str) -> set[int | None]:
+    """Return the requests whose state was deleted before anything met them. None: one made now.
 
-    Their stream deleted it at its end, and died before its answer. The next try can neither drain nor save it. While an
-    older stop is open, only a published checkpoint shows that something ran; else also a run that took the turn.
+    `lost`: only deletions of "open" state count, of which a drain would have delivered more; or of any "state".
+
+    A stream deletes it at its end, and dies before its answer; or a person deletes it. The next try can neither drain
+    nor save it. A request made after the deletion is not late if something ran in between. A published checkpoint shows
+    that. So does a run that took the turn, unless an older stop was open.
     """
-    newer, since_staged, since_turn, late = set[int](), set[int](), set[int](), set[int]()
+    newer, since_staged, since_turn, late = set[int](), {None}, {None}, set[int | None]()
     asked = {each.id for each in store.open_requests(pipeline) if each.kind is RequestKind.STOP}
     for event in store.events(pipeline, limit=_EVENTS):
         if event.kind == EventKind.REQUESTED:
@@ -103,8 +98,9 @@ def too_late(store: DecisionLog, pipeline: str) -> set[int]:
             since_turn.clear()
         elif event.kind == EventKind.TURN and event.detail.get("has_turn"):
             since_turn.clear()
-        elif event.kind == EventKind.STATE_RESET and event.detail.get("open"):
-            late |= since_staged if asked - newer else since_turn
+        elif event.kind == EventKind.STATE_RESET and event.detail.get(lost):
+            older = asked - newer
+            late |= older | (since_staged if older else since_turn)
     return late
 
 
@@ -127,20 +123,35 @@ def taken_for(store: DecisionLog, pipeline: str, request: int) -> tuple[str, boo
 
 
 def take(
-    store: DecisionLog, pipeline: str, folder: str, by: str, number: int | None = None, *, request: int | None = None
+    store: DecisionLog,
+    pipeline: str,
+    folder: str,
+    by: str,
+    number: int | None = None,
+    *,
+    request: int | None = None,
+    needs_state: bool = False,
 ) -> tuple[str, Savepoint]:
     """Take a savepoint in `folder` of the newest confirmed checkpoint, or of `number`; returns its URI and contents.
 
-    `request`: the id of the request that it answers (`take_once`).
+    `request`: the id of the request that it answers (`take_once`). `needs_state`: refuse it if that is too late.
 
     Raises:
         ConfigurationError: the checkpoint is not confirmed, is pruned, or has no position (a job that reads no
-            source); or the folder is unsuitable.
+            source); or the folder is unsuitable; or needed state is deleted.
         WalCorruptError: Spark's files of it are damaged or missing.
         TransientError: the folder cannot be written.
     """
     for _ in range(_TRIES):
         covered, base = confirmed_position(store, pipeline, number)
+        if needs_state and base.batch < 0 and request in too_late(store, pipeline, "state"):
+            raise ConfigurationError(
+                f"{TOO_LATE}.",
+                code="state_replaced",
+                remedy=f"To save the positions without state, run `airflow ft savepoint trigger {pipeline}`.",
+                pipeline=pipeline,
+                checkpoint=covered,
+            )
         with writing(folder, pipeline):
             claim(store, folder)
         id, uri = new_folder(folder, pipeline, covered)

@@ -64,11 +64,17 @@ def _way_out(store: DecisionLog, checkpoint: Checkpoint) -> str:
 
 
 def reset_state(
-    store: DecisionLog, pipeline: str, epoch: int, why: str, *, seen_requests: Collection[int] | None = None
+    store: DecisionLog,
+    pipeline: str,
+    epoch: int,
+    why: str,
+    *,
+    has_more: bool = True,
+    seen_requests: Collection[int] | None = None,
 ) -> SparkPosition | None:
     """Drop the state of a pipeline whose base no other process moves, under a new epoch. Returns its new position.
 
-    None: there is no state to drop.
+    None: there is no state to drop. `has_more`: whether a drain of state may deliver more.
 
     Raises:
         StateConflictError: a published number is undelivered, and a rewind would bring the old state back; or there is
@@ -103,8 +109,9 @@ def reset_state(
     write_source_positions(filesystem(root), old, new)
     new.sync({})
     position = new.position(_BEFORE_THE_FIRST)
-    is_open = has_state(old.uri) and drain_of(store, pipeline) is None
-    store.reset_state(pipeline, epoch, position, why, is_open=is_open, seen_requests=seen_requests)
+    had_state = has_state(old.uri)
+    is_open = has_more and had_state and drain_of(store, pipeline) is None
+    store.reset_state(pipeline, epoch, position, why, had_state=had_state, is_open=is_open, seen_requests=seen_requests)
     return position
 
 

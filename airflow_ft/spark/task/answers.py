@@ -11,7 +11,7 @@ from airflow_ft.protocol.errors import FencedError
 from airflow_ft.protocol.pipelines import Request, RequestKind
 from airflow_ft.protocol.steps import Context
 from airflow_ft.spark.savepoints.stopping import DRAIN, SAVEPOINT
-from airflow_ft.spark.savepoints.taking import taken_for, too_late
+from airflow_ft.spark.savepoints.taking import TOO_LATE, taken_for, too_late
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.store.events import run_in
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 EVENTS = 1000
 """How many events of a pipeline are looked at, newest first."""
 _LOOKED_AT = 20
-_TOO_LATE = "the end of the stream deleted the state before this request"
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +63,12 @@ def answer_stops(context: Context[DecisionLog], stopped: Stopped) -> None:
     drained = ": ".join(filter(None, ["nothing was drained", stopped.undrained]))
     if drains and not stopped.is_open:
         drained = f"checkpoint {drains[-1]} has drained the state"
-    late = too_late(store, pipeline) if asks(asked, DRAIN) else set()
+    late = too_late(store, pipeline, "open") if asks(asked, DRAIN) else set()
     any_savepoint = any(stopped.savepoints.values())  # of the same state, so it is one for late requests, too
     for request in asked:
         texts, missing = [stopped.text], []
         if request.arguments.get(DRAIN):
-            texts.append(f"{_TOO_LATE}; {drained}" if request.id in late else drained)
+            texts.append(f"{TOO_LATE}; {drained}" if request.id in late else drained)
             missing += [DRAIN] if stopped.is_open or request.id in late else []
         if request.arguments.get(SAVEPOINT) and not stopped.savepoints.get(request.id, any_savepoint):
             missing.append(SAVEPOINT)
@@ -92,7 +91,7 @@ def answer_early(context: Context[DecisionLog], asked: Sequence[Request]) -> Non
             since.add(event.detail["id"])
     else:
         return
-    late = too_late(store, pipeline) if asks(asked, DRAIN) else set()
+    late = too_late(store, pipeline, "open") if asks(asked, DRAIN) else set()
     for request in asked:
         if request.id in since:
             continue
@@ -100,7 +99,7 @@ def answer_early(context: Context[DecisionLog], asked: Sequence[Request]) -> Non
         if request.arguments.get(DRAIN):
             drain = drain_of(store, pipeline)
             if request.id in late:
-                texts.append(_TOO_LATE)
+                texts.append(TOO_LATE)
                 missing.append(DRAIN)
             elif drain is None:
                 texts.append("nothing was drained")

@@ -51,20 +51,21 @@ def clean_up(
     progress: Progress,
     *,
     failed: bool,
+    has_more: bool = True,
     seen_requests: Collection[int] | None = None,
 ) -> str:
     """Delete the checkpoints of a stream that ended under `epoch`, unless they must be kept.
 
     Keeps them too if a staged checkpoint is undelivered. Only logs errors of deletion. With `seen_requests` (ids)
-    deletes nothing if there is another request for the stream by then. Returns the outcome for people; "": they had to
-    be kept.
+    deletes nothing if there is another request for the stream by then. `has_more`: see `reset_state`. Returns the
+    outcome for people; "": they had to be kept.
     """
     if not deletes(config, failed=failed):
         return ""
     how = "has failed" if failed else "was stopped"
     why = f"the stream {how}, and externalized_retention is {config.externalized_retention}"
     try:
-        count = _delete(context, epoch, archive, progress, why, seen_requests)
+        count = _delete(context, epoch, archive, progress, why, has_more, seen_requests)
     except (AirflowFtError, OSError) as error:
         log.warning("the checkpoints of %s were not deleted (%s): %s", context.pipeline, why, error)
         return NOT_DELETED
@@ -78,6 +79,7 @@ def _delete(
     archive: Archive,
     progress: Progress,
     why: str,
+    has_more: bool,
     seen_requests: Collection[int] | None,
 ) -> int:
     store, pipeline = context.store, context.pipeline
@@ -88,7 +90,7 @@ def _delete(
         store.adopt_run(pipeline, epoch, context.run)
         # Read before the write that only an owner can make: what a successor publishes is none of it.
         through = store.pipeline(pipeline).last_published
-        reset_state(store, pipeline, epoch, why, seen_requests=seen_requests)
+        reset_state(store, pipeline, epoch, why, has_more=has_more, seen_requests=seen_requests)
         return delete_delivered(store, pipeline, archive, through)
 
 

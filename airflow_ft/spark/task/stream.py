@@ -192,7 +192,12 @@ def finish_step(
     has_more = not end.undrained and _has_more(context, asked)  # before it is deleted: answers a later drain, too
     # A failed request for a savepoint or a drain still needs what would be deleted.
     if all(savepoints.values()) and not (has_more and asks(asked, DRAIN)):
-        said = clean_up(context, end.epoch, config, archive, progress, failed=False, seen_requests=seen_requests)
+        said = clean_up(
+            *(context, end.epoch, config, archive, progress),
+            failed=False,
+            has_more=has_more,
+            seen_requests=seen_requests,
+        )
     else:
         base = context.store.pipeline(context.pipeline).base
         has_any = base is not None and base.batch >= 0  # else an earlier try has deleted them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -378,6 +379,21 @@ def test_verify_compares_by_key(make: Make) -> None:
     metadata = report()
     assert (metadata.missing, [(each.number, each.rows) for each in metadata.differences]) == (3, [(1, 1), (2, 2)])
     assert metadata.differences[0].samples == ("4, a",)
+
+
+def test_a_row_that_a_later_number_may_delete_is_unknown(make: Make) -> None:
+    """The sink got its `change_column` after the number that is compared."""
+    world = make(ORDERS, **CHANGES)
+    table = table_of(world)
+    first = world.plan_into(replace(world.target.sink, change_column=None), world.table(1, 2))
+    world.deliver(first)
+    world.predecessor = first.number
+    second = world.plan(changes(("d", 1, None)))
+    world.deliver(second)
+    for others, missing in (((), 1), (second.participants, 0)):
+        delivered = [Delivered(first, None, None, others)]
+        [report] = verify.verify(delivered, first.participants[0], table.connection, open_wal())
+        assert (report.missing, len(report.notes)) == (missing, 1 - missing)
 
 
 def test_changes_have_time_for_each_of_their_rows(make: Make) -> None:
