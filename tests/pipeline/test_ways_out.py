@@ -7,7 +7,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -102,9 +102,9 @@ class Shop:
         if older:
             self.sql("INSERT INTO airflow_ft_head VALUES (?, ?, ?, ?, ?, ?, ?)", *older, file=file)
 
-    def copy(self, path: Path, *, back: bool = False) -> None:
+    def copy(self, path: Path, *, back: bool = False, to: str = "backup") -> None:
         for end in ("", "-wal", "-shm"):
-            here, there = Path(f"{path}{end}"), Path(f"{path}{end}.backup")
+            here, there = Path(f"{path}{end}"), Path(f"{path}{end}.{to}")
             source, target = (there, here) if back else (here, there)
             target.unlink(missing_ok=True)
             if source.exists():
@@ -220,15 +220,53 @@ def test_an_older_log_continues_above_the_sinks(shop: Shop) -> None:
     for position in (2, 3, 4):
         shop.deliver(position)
     shop.copy(shop.log, back=True)
-    with pytest.raises(StageError):  # a folder of the lost history is in its place
-        shop.deliver(5)
-    with pytest.raises(StoreBehindSinkError):
+    with raises(StoreBehindSinkError, "log_behind_files"):
         shop.deliver(5)
     with pytest.raises(PipelineHaltedError):
         shop.deliver(5)
     shop.adopt()
     shop.deliver(5)
     assert shop.ids() == [1, 2, 3, 4, 5]
+
+
+def test_the_newer_log_finds_its_files_again(shop: Shop) -> None:
+    """An older log in its place deletes and writes nothing."""
+
+    def die() -> None:
+        raise Died
+
+    shop.deliver(1)
+    shop.copy(shop.log)
+    with shop.after_commit_of_the_first(die), pytest.raises(Died):
+        shop.deliver(2)
+    shop.copy(shop.log, to="newer")
+    before = sorted(shop.folder.glob("wal/orders/*-*/**/*"))
+    shop.copy(shop.log, back=True)
+    for _ in range(3):
+        with pytest.raises(AirflowFtError):
+            shop.deliver(3)
+    assert shop.state()[1] is HaltReason.STORE_BEHIND_SINK
+    assert sorted(shop.folder.glob("wal/orders/*-*/**/*")) == before
+    shop.copy(shop.log, back=True, to="newer")
+    shop.deliver(3)
+    assert shop.ids() == [1, 2, 3]
+
+
+def test_a_new_log_accepts_the_files_that_it_finds(shop: Shop) -> None:
+    """A pipeline begins again under its old name: its log and its sink were deleted, its files were not."""
+    for position in (1, 2, 3):
+        shop.deliver(position)
+    for path in (
+        *shop.folder.glob("ft.db*"),
+        shop.folder / "first.db",
+        *shop.folder.glob("wal/orders/.airflow-ft-log-*"),
+    ):
+        path.unlink()
+    for _ in range(4):  # folders of the old log are in its place
+        with suppress(StageError):
+            shop.deliver(1)
+    shop.deliver(2)
+    assert shop.ids() == [1, 2]
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -273,7 +311,7 @@ def test_one_adoption_writes_a_lost_head_again(shop: Shop, log: str, restored: b
     assert [head.number for head in adoption.heads.values() if head] == [4] and not adoption.forgetful
     for position in (6, 7):
         shop.deliver(position)
-    assert shop.ids() == ([1, 2, 3, 4, 6, 7] if log == "new" else [1, 2, 3, 4, 5, 6, 7]), "5 if it was published"
+    assert shop.ids() == ([1, 2, 3, 4, 5, 6, 7] if log == "kept" else [1, 2, 3, 4, 6, 7]), "5 if it was published"
     assert shop.problems() == [] and shop.state()[0] is PipelineStatus.ACTIVE
 
 
