@@ -18,7 +18,7 @@ import pytest
 
 import airflow_ft
 from airflow_ft.pipeline import doctor
-from airflow_ft.pipeline.actions import pipelines
+from airflow_ft.pipeline.actions import pipelines, verifying
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
@@ -464,9 +464,8 @@ def test_positions_are_not_read_from_the_beginning(shop: Shop) -> None:
             restore(store, "beginning", opener, Worker("", 1), "a test", pipeline="orders", later=Later.WRITE_AGAIN)
 
 
-def test_a_rewind_names_the_position_to_give_again(shop: Shop) -> None:
-    said: list[str] = []
-    by = Actor(
+def _ada(said: list[str]) -> Actor:
+    return Actor(
         signature="ada",
         person="ada",
         say=said.append,
@@ -477,6 +476,28 @@ def test_a_rewind_names_the_position_to_give_again(shop: Shop) -> None:
         worker=Worker("", 1),
         lease_seconds=5,
     )
+
+
+def test_verify_names_lost_checkpoints_that_it_cannot_compare(shop: Shop) -> None:
+    shop.deliver(1)
+    shop.copy(shop.folder / "first.db")
+    for position in range(2, 8):
+        shop.deliver(position)
+    with closing(open_store(shop.store)) as store:
+        assert verifying.are_as_they_should(verifying.verify(_ada([]), store, "orders"))
+    shop.copy(shop.folder / "first.db", back=True)
+    for position in (5, 6, 7):  # a person inserts what verify names
+        shop.sql("INSERT INTO orders VALUES (?)", position)
+    with closing(open_store(shop.store)) as store:
+        compared, lost = verifying.verify(_ada([]), store, "orders")
+        assert compared.is_exact and not lost.is_complete
+        assert (lost.participant, lost.numbers, lost.error_code) == ("first", (2, 4), "rows_pruned")
+        assert verifying.are_as_they_should(verifying.verify(_ada([]), store, "orders", [6]))
+
+
+def test_a_rewind_names_the_position_to_give_again(shop: Shop) -> None:
+    said: list[str] = []
+    by = _ada(said)
     shop.deliver(1)
     with closing(open_store(shop.store)) as store:
         pipelines.rewind(by, store, "orders")
