@@ -49,10 +49,8 @@ def _examine_sqlite(exam: Examination, url: str) -> None:
 def _examine_postgres(exam: Examination, database: Database) -> None:
     names = ("server_version", "fsync", "full_page_writes", "synchronous_commit")
     fields = ", ".join(f"current_setting('{name}') AS {name}" for name in names)
-    [found] = database.read(f"SELECT {fields}, pg_is_in_recovery() AS standby")
+    [found] = database.read(f"SELECT {fields}")
     text = ", ".join(f"{name}={found[name]}" for name in names[1:])
-    if found["standby"]:
-        exam.problem("role", "the server is a standby and refuses writes", "Change the URL to the primary server.")
     if found["fsync"] != "on" or found["full_page_writes"] != "on":
         exam.problem(
             "durability",

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -232,6 +233,15 @@ class TestConnections:
         with PostgresStore(dsn_of(postgres, schema, options="-c default_transaction_read_only=on")) as store:
             assert Scene(store).stage(1)
             assert store.pipeline(PIPELINE).last_published == 1
+
+    def test_a_standby_is_refused(self, tmp_path: Path) -> None:
+        """It may lag: a plan would name the wrong predecessor."""
+        server = Postgres(tmp_path / "postgres")
+        with server, closing(PostgresStore(dsn_of(server, "log"))) as store:
+            store.register(PIPELINE)
+        (server.folder / "data" / "standby.signal").touch()
+        with server, raises(StoreUnavailableError, "store_read_only"):
+            PostgresStore(dsn_of(server, "log"))
 
     def test_tables_of_another_program_are_left_alone(self, postgres: Postgres, schema: str) -> None:
         postgres.sql(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.pipeline (id int)")
