@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from airflow_ft.protocol.errors import StoreBehindSinkError
-from airflow_ft.protocol.model import ParticipantPlan, canonical_json
+from airflow_ft.protocol.model import Checkpoint, ParticipantPlan, canonical_json
 from airflow_ft.protocol.pipelines import HaltReason, Pipeline
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
@@ -64,6 +64,13 @@ class JudgedLog(Log, Protocol):
         participants: Sequence[ParticipantPlan] = (),
     ) -> None:
         """Halt the pipeline."""
+
+
+class WaitingLog(JudgedLog, Protocol):
+    """The same, with checkpoints that wait."""
+
+    def open_checkpoints(self, pipeline: str) -> Sequence[Checkpoint]:
+        """Return the unfinished checkpoints."""
 
 
 def register(store: Log, root: str, pipeline: str) -> str:
@@ -117,6 +124,13 @@ def require_newest(store: JudgedLog, root: str, pipeline: str, participants: Seq
     row = store.pipeline(pipeline)  # read after the names: this log gives out a number before its folder is made
     if is_newer(files, folder, names, (row.epoch, row.last_attempt)):
         _halt(store, files, files.uri(folder, own), row, newest_attempt(names), participants)
+
+
+def require_newest_files(store: WaitingLog, pipeline: str) -> None:
+    """As `require_newest`, where files of open checkpoints lie: for a recovery that does not know the root."""
+    segments = [each.segment.location for each in store.open_checkpoints(pipeline) if each.segment is not None]
+    for root in {location.rsplit("/", 3)[0] for location in segments}:
+        require_newest(store, root, pipeline)
 
 
 def _halt(

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,13 @@ from airflow_ft.protocol.model import AfterAbort, CheckpointState
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.recovery import recover
 from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.protocol.sweep import recover_all
 from airflow_ft.sinks.files.staged import Staged
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.spark.savepoints.restoring import restore
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.store import open_store
-from airflow_ft.wal import open_wal
+from airflow_ft.wal import open_wal, owners
 from airflow_ft.wal.doctor import examine_wal
 from tests.raising import raises
 
@@ -227,6 +229,37 @@ def test_an_older_log_continues_above_the_sinks(shop: Shop) -> None:
     shop.adopt()
     shop.deliver(5)
     assert shop.ids() == [1, 2, 3, 4, 5]
+
+
+def test_recovery_notices_an_older_log_before_it_takes_an_epoch(shop: Shop) -> None:
+    """Else the epochs of the newer history soon seem to be its own."""
+
+    def die() -> None:
+        raise Died
+
+    with shop.after_commit_of_the_first(die), pytest.raises(Died):
+        shop.deliver(1)
+    shop.copy(shop.log)
+    shop.deliver(2)
+    shop.copy(shop.log, back=True)
+    opener = participant_factory(server_connections)
+    with closing(open_store(shop.store)) as store:
+        epoch = store.pipeline("orders").epoch
+        [swept] = recover_all(
+            store,
+            opener,
+            Worker("", 1),
+            orphan_age=timedelta(0),
+            lease_seconds=0.1,
+            look=partial(owners.require_newest_files, store),
+        )
+        assert swept.error is not None and swept.error.code == "log_behind_files"
+        assert store.pipeline("orders").epoch == epoch
+    for path in shop.folder.glob("wal/orders/.airflow-ft-log-*"):
+        path.write_text(json.dumps({"format": 1, "log": ""}))
+    shop.copy(shop.log, back=True)
+    with closing(open_store(shop.store)) as store, raises(StoreBehindSinkError, "log_behind_files"):
+        pipelines.recover(_ada([]), store, "orders")
 
 
 def test_the_newer_log_finds_its_files_again(shop: Shop) -> None:

@@ -21,12 +21,19 @@ from airflow_ft.protocol.recovery import give_up_undecided, in_doubt
 from airflow_ft.protocol.recovery import recover as recover_pipeline
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.delivery_log import RecoveryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 
-def recover(by: Actor, store: RecoveryLog, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
-    """Settles what has been in doubt for `min_age`, by doing the same again under the same marker."""
+def recover(by: Actor, store: DecisionLog, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
+    """Settles what has been in doubt for `min_age`, by doing the same again under the same marker.
+
+    Raises:
+        StoreBehindSinkError: the decision log is older than its files.
+    """
+    from airflow_ft.wal import owners
+
+    if store.pipeline(pipeline).status is PipelineStatus.ACTIVE and in_doubt(store, pipeline, min_age):
+        owners.require_newest_files(store, pipeline)
     recovery = recover_pipeline(
         store, pipeline, by.participants, by.worker, min_age=min_age, lease_seconds=by.lease_seconds, who=by.signature
     )
