@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -92,6 +93,8 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
             fail(self.log, error, context)
 
     def _sweep(self, context: Context) -> dict[str, Any]:
+        from airflow_ft.wal import owners
+
         _check_pipelines(self.pipelines)
         ti = context.get("ti")
         task = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" if ti is not None else "recovery"
@@ -107,6 +110,7 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
                 orphan_age=self.orphan_age,
                 lease_seconds=settings.lease_seconds(),
                 threads=self.threads,
+                look=partial(owners.require_newest_files, store),
             )
             for each in swept:
                 self._log(each)

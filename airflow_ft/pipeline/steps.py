@@ -21,6 +21,7 @@ from airflow_ft.protocol.backpressure import retained_batches
 from airflow_ft.protocol.errors import AirflowFtError, HaltError
 from airflow_ft.protocol.model import CheckpointingMode
 from airflow_ft.protocol.numbers import MOST_LISTED
+from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.protocol.sharing import require_own_targets
 from airflow_ft.sources import KafkaSource
 
@@ -82,7 +83,13 @@ def recover(
 
     Raises:
         TurnHeldError, LeaseHeldError: another process works on the pipeline. Also what a restore raises.
+        StoreBehindSinkError: the decision log is older than its files.
     """
+    from airflow_ft.wal import owners
+
+    store, name = run.store, run.pipeline
+    if store.register(name).status is PipelineStatus.ACTIVE and store.open_checkpoints(name):
+        owners.require_newest(store, wal_root, name)  # before an epoch is taken; else the stage looks
     restore, renames = None, False
     if savepoint is not None and savepoint.is_given:
         restore, renames = partial(_restore, run, savepoint, sources, wal_root), savepoint.renames
@@ -138,7 +145,10 @@ def staging(
         return request(pipeline, run.run, before, epoch, attempt, connections)
 
     def preflight() -> None:
+        from airflow_ft.wal import owners
+
         ready.require_log(pipeline.pipeline, pipeline.wal_root, run.store)
+        owners.require_newest(run.store, pipeline.wal_root, pipeline.pipeline, participants)
         before = run.store.pipeline(run.pipeline)
         if config.mode is not CheckpointingMode.AT_MOST_ONCE:
             from airflow_ft.spark.state.beginnings import keep_times

@@ -92,7 +92,9 @@ def require_adoptable(row: Pipeline) -> None:
         raise StateConflictError(
             f"the pipeline is {row.status}. Only a HALTED pipeline can be adopted.",
             code="action_refused",
-            remedy="Use its new name." if renamed else "Do nothing: the pipeline can run as it is.",
+            remedy="Use its new name."
+            if renamed
+            else "If its runs fail, follow the fix in the log of the task that failed. Otherwise do nothing.",
             pipeline=row.name,
             status=row.status.value,
         )

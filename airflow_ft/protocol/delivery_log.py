@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.decision_log import EpochLog
 from airflow_ft.protocol.failure import Failure
-from airflow_ft.protocol.model import AfterAbort, Checkpoint, Plan, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, ParticipantPlan, Plan, RunKey, Segment, SparkPosition
 from airflow_ft.protocol.pipelines import Filling, HaltReason, Pipeline, Run
 from airflow_ft.protocol.reasons import Reason
 from airflow_ft.protocol.votes import Proof
@@ -178,8 +178,19 @@ class DeliveryLog(EpochLog, Protocol):
     ) -> None:
         """As in `abort`, asked for by a person, for numbers that are undelivered (reason USER)."""
 
-    def halt(self, pipeline: str, reason: HaltReason, message: str, *, code: str = "", remedy: str = "") -> None:
+    def halt(
+        self,
+        pipeline: str,
+        reason: HaltReason,
+        message: str,
+        *,
+        code: str = "",
+        remedy: str = "",
+        participants: Sequence[ParticipantPlan] = (),
+    ) -> None:
         """ACTIVE -> HALTED, by an error with this code, message and remedy. `code`: by default that of the reason.
+
+        `participants`: the sinks, if no plan names them. An adoption reads them.
 
         The first halt stays until `resume`. Another one is only logged.
         """

@@ -18,6 +18,7 @@ from airflow_ft.protocol.delivery_log import DeliveryLog
 from airflow_ft.protocol.errors import AirflowFtError, FencedError, StorageUnavailableError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, ParticipantPlan, Segment
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
+from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.protocol.write_ahead_log import Archive
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,8 @@ def retain(
 ) -> bool:
     """Finalises what is COMPLETED, prunes delivered numbers beyond `config.num_retained`, and forgets old events.
 
-    If one of these fails, the others are done anyway. Returns False if `must_stop` ended the sweep (`Archive.sweep`).
+    While the pipeline is HALTED no file is deleted. If one of these fails, the others are done anyway. Returns False
+    if `must_stop` ended the sweep (`Archive.sweep`).
     """
     is_swept = True
     finalise(store, pipeline, progress)
@@ -132,13 +134,15 @@ def _prune(
     old = store.prunable(pipeline, config.num_retained, BATCH)
     if not old:
         return 0
+    if (row := store.pipeline(pipeline)).status is PipelineStatus.HALTED:  # a sink may lack rows, `verify` names them
+        return 0
     latest = store.latest_confirmed(pipeline)
     if latest is None or latest.plan is None:
         return 0
     # Markers at or below the floor go: never that of the newest delivery, nor of anything still to be settled.
     unsettled = [c.number - 1 for c in store.unsettled(pipeline, limit=1)]
     floor = min([old[-1].number, latest.number - 1, *unsettled])
-    fence = Fence(pipeline, store.installation, store.pipeline(pipeline).epoch, 0)
+    fence = Fence(pipeline, store.installation, row.epoch, 0)
     # From the first that goes to the first that stays: the next time begins there, whatever numbers lie between.
     staying = store.prunable(pipeline, 0, len(old) + 1)[len(old) :]
     if not staying or old[0].number // MARKERS_TOGETHER != staying[0].number // MARKERS_TOGETHER:
@@ -203,5 +207,7 @@ def _delete(store: DeliveryLog, pipeline: str, archive: Archive, old: Sequence[C
 def _sweep(store: DeliveryLog, pipeline: str, archive: Archive, must_stop: Callable[[], bool] = lambda: False) -> bool:
     # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
     # all of theirs that ever will be. The other way round, one could publish between the two reads.
-    epoch = store.pipeline(pipeline).epoch
-    return archive.sweep(pipeline, store.referenced_locations(pipeline), epoch, must_stop)
+    row = store.pipeline(pipeline)
+    if row.status is PipelineStatus.HALTED:  # the files may belong to a newer decision log, which comes back
+        return True
+    return archive.sweep(pipeline, store.referenced_locations(pipeline), row.epoch, must_stop)

@@ -17,7 +17,7 @@ from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import quarantined
-from airflow_ft.protocol.recovery import Recovery, recover
+from airflow_ft.protocol.recovery import Recovery, in_doubt, recover
 from airflow_ft.protocol.transitions import IN_DOUBT
 
 log = logging.getLogger(__name__)
@@ -77,11 +77,12 @@ def recover_all(
     orphan_age: timedelta = ORPHAN_AGE,
     lease_seconds: float = LEASE_SECONDS,
     threads: int = THREADS,
+    look: Callable[[str], None] = lambda _: None,
 ) -> list[Swept]:
     """Settle numbers that have been in doubt for `orphan_age` in every pipeline of this log (I8), in parallel.
 
     Skips pipelines that are HALTED, or whose lease another process holds. An error in one pipeline does not stop the
-    others.
+    others. `look` may refuse a pipeline in which something is in doubt.
 
     Raises:
         StoreUnavailableError: without the decision log nothing is done, and nothing rolled back.
@@ -90,6 +91,8 @@ def recover_all(
 
     def sweep(name: str) -> Swept:
         try:
+            if in_doubt(store, name, orphan_age):
+                look(name)
             recovery = recover(store, name, participants, worker, min_age=orphan_age, lease_seconds=lease_seconds)
         except LeaseHeldError as error:
             return Swept(name, left_alone=error.what)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, WalCorruptError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan, Plan
 from airflow_ft.protocol.overview import Only
+from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.protocol.votes import Proof
@@ -197,6 +199,37 @@ def verify(
     return reports
 
 
+def lost_and_pruned(store: QueryLog, pipeline: str, participants: ParticipantFactory) -> list[SinkReport]:
+    """Return a report for each sink that has lost checkpoints whose rows are pruned, so that nothing names these rows.
+
+    Its last number is behind the newest delivered one: it was restored from a backup, or failed over to a replica.
+    """
+    newest = next(iter(store.checkpoints(pipeline, 1, None, Only.COMPLETED)), None)
+    if newest is None or newest.plan is None:
+        return []
+    there = [segment.number for each in _still_there(store, pipeline) if each.plan for segment in each.plan.segments]
+    last = min([newest.number + 1, *there]) - 1
+    reports = []
+    for plan in newest.plan.participants:
+        with suppress(AirflowFtError), closing(participants(plan)) as sink:  # the comparison names what is away
+            if not plan.keeps_markers or isinstance(sink, Expiring):
+                continue
+            head = sink.head(pipeline)
+            first = 1 if head is None else head.number + 1
+            if first <= last and (head is None or head.installation == store.installation):
+                what = (
+                    f"checkpoints {first} to {last} were delivered. The sink has lost them, and their rows are pruned"
+                    " (num_retained)."
+                )
+                error = _refusal(pipeline, first, "rows_pruned", what)
+                error.remedy = "See 'A sink or the log comes from a backup' in docs/recovery.md."
+                sinks = ", ".join(plan.sinks)
+                reports.append(
+                    SinkReport(plan.name, sinks, "", (first, last), 0, error=str(error), error_code=error.code)
+                )
+    return reports
+
+
 def _compared(
     store: QueryLog, pipeline: str, verifier: Verifier, delivered: Sequence[Delivered], participant: str
 ) -> Sequence[SinkReport]:
@@ -271,7 +304,7 @@ def _has_rows(plan: Plan, there: frozenset[str]) -> bool:
 
 
 def _by_participant(
-    store: HistoryLog, pipeline: str, checkpoints: Sequence[Checkpoint]
+    store: QueryLog, pipeline: str, checkpoints: Sequence[Checkpoint]
 ) -> dict[tuple[str, str], list[Delivered]]:
     """By name and kind of the participant: what went into one target is compared together, whatever the plans say."""
     groups: dict[tuple[str, str], list[Delivered]] = {}
@@ -286,9 +319,7 @@ def _by_participant(
     return groups
 
 
-def _others(
-    store: HistoryLog, pipeline: str, compared: Collection[int]
-) -> dict[tuple[str, str], list[ParticipantPlan]]:
+def _others(store: QueryLog, pipeline: str, compared: Collection[int]) -> dict[tuple[str, str], list[ParticipantPlan]]:
     """Return plans that are not compared, and follow a compared one; of equal settings in a row, one."""
     found: dict[tuple[str, str], list[ParticipantPlan]] = {}
     first, before = min(compared, default=0), None

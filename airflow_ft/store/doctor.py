@@ -47,12 +47,16 @@ def _examine_sqlite(exam: Examination, url: str) -> None:
 
 
 def _examine_postgres(exam: Examination, database: Database) -> None:
-    names = ("server_version", "fsync", "full_page_writes", "synchronous_commit")
+    names = ("server_version", "fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names")
     fields = ", ".join(f"current_setting('{name}') AS {name}" for name in names)
-    [found] = database.read(f"SELECT {fields}, pg_is_in_recovery() AS standby")
-    text = ", ".join(f"{name}={found[name]}" for name in names[1:])
-    if found["standby"]:
-        exam.problem("role", "the server is a standby and refuses writes", "Change the URL to the primary server.")
+    [found] = database.read(f"SELECT {fields}, (SELECT count(*) FROM pg_stat_replication) AS standbys")
+    text = ", ".join(f"{name}={found[name]}" for name in names[1:4])
+    if found["standbys"] and not found["synchronous_standby_names"]:
+        exam.warn(
+            "standbys",
+            "its standbys are asynchronous: one that is promoted lacks the last decisions",
+            "Set synchronous_standby_names. See 'The decision log fails over' in docs/recovery.md.",
+        )
     if found["fsync"] != "on" or found["full_page_writes"] != "on":
         exam.problem(
             "durability",

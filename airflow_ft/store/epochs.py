@@ -211,7 +211,7 @@ class EpochOperations:
         remedy: str = "",
         participants: Sequence[ParticipantPlan] = (),
     ) -> None:
-        """See `DeliveryLog.halt`. `participants`: the sinks, if no plan names them; an adoption reads them."""
+        """See `DeliveryLog.halt`."""
         halt = Halt(reason.value, code or reason.code, shown_text(message), shown_text(remedy))
         columns = {f"halt_{name}": text for name, text in asdict(halt).items()}
         with pipeline_write(self._database, pipeline) as write:

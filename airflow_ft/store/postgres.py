@@ -116,7 +116,6 @@ class PostgresDatabase:
         )
         self._answer_margin = ANSWER_MARGIN
         self._warned = False
-        self._writes = True  # also where default_transaction_read_only is on; a standby refuses the very words
         where = f"{given.get('host', given.get('hostaddr', ''))}:{given.get('port', '5432')}"
         user = f"{given['user']}@" if "user" in given else ""
         self.url = f"postgresql://{user}{where}/{given.get('dbname', '')}?schema={self._schema}"
@@ -251,9 +250,18 @@ class PostgresDatabase:
             raise
 
     def _set_up(self, connection: extensions.connection) -> None:
-        """Looks whether the session can have its settings, and whether the server keeps what it acknowledges."""
+        """Looks whether the session can have its settings, and whether the server keeps what it acknowledges.
+
+        StoreUnavailableError: the server is a standby. It lags, and a decision must not rest on what it shows.
+        """
         [found] = _rows(self.execute(connection, _SERVER))
-        self._writes = not found["standby"]
+        if found["standby"]:
+            raise StoreUnavailableError(
+                f"the decision log {self.url} is on a standby, which may lag.",
+                code="store_read_only",
+                remedy=_remedy("25006"),
+                store=self.url,
+            )
         self._open(connection)
         self.execute(connection, "ROLLBACK")
         if found["fsync"] != "on" and not self._warned:
@@ -266,7 +274,8 @@ class PostgresDatabase:
 
     def _open(self, connection: extensions.connection) -> None:
         """Begins a transaction with its settings. ConfigurationError: the server does not have one of them."""
-        begin = self._settings.begin.replace("READ COMMITTED;", "READ COMMITTED READ WRITE;", int(self._writes))
+        # READ WRITE: also where default_transaction_read_only is on.
+        begin = self._settings.begin.replace("READ COMMITTED;", "READ COMMITTED READ WRITE;", 1)
         row = self.execute(connection, begin).fetchall()[0]
         if refused := self._settings.refused(row):
             self.execute(connection, "ROLLBACK")
@@ -354,7 +363,7 @@ def _remedy(code: str | None) -> str:
     if code in ("42P01", "42703"):
         return OF_ANOTHER_SCHEMA
     if code == "25006":
-        return "Change the URL to the primary server."
+        return "Let the URL name the primary. If it names several hosts, add target_session_attrs=read-write."
     if code is not None and code.startswith("53"):
         return "Give the server disk space, memory or connections. The next try continues."
     return "Check that the server runs, and check host, port, user and password in the URL. The next try continues."

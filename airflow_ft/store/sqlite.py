@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sqlite3
@@ -38,7 +39,7 @@ _REMEDIES = {
     sqlite3.SQLITE_PERM: ("store_read_only", "Let the user of the workers own the file and its folder."),
     sqlite3.SQLITE_CORRUPT: (
         "store_file_damaged",
-        "Keep a copy of the file. Remove its -wal and -shm files, and restore a backup.",
+        "Keep a copy of the file, and restore a backup as docs/recovery.md says.",
     ),
     sqlite3.SQLITE_NOTADB: (
         "store_file_damaged",
@@ -53,9 +54,9 @@ class SqliteStore(DecisionLog):
     """The decision log in the file `path`, created with its folder when it is not there.
 
     Safe for several processes and threads of one machine. A writer that is stopped (SIGSTOP) in its transaction keeps
-    all others out until it continues or is killed: they get StoreUnavailableError. Back it up with SQLite's own backup
-    (`.backup`, `VACUUM INTO`), never by copying the file alone; when restoring, remove the -wal and -shm files beside
-    it. ConfigurationError on a relative path or a network file system, StoreUnavailableError when it cannot be opened.
+    all others out until it continues or is killed: they get StoreUnavailableError. Back it up and restore it with
+    SQLite's own commands (`.backup`, `.restore`), never by copying the file alone. ConfigurationError on a relative
+    path or a network file system, StoreUnavailableError when it cannot be opened.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -79,10 +80,13 @@ class _SqliteTransaction:
         return time.time_ns() // 1000
 
 
-class _Connection(sqlite3.Connection):
-    """`inode` is the file that it has opened, whatever has been moved to its place since."""
+_Inode = tuple[int, int] | None
 
-    inode: tuple[int, int] | None = None
+
+class _Connection(sqlite3.Connection):
+    """`opened`: its file and its journal (-wal), whatever has been put in their place since."""
+
+    opened: tuple[_Inode, _Inode] = (None, None)
 
 
 class SqliteDatabase:
@@ -99,7 +103,7 @@ class SqliteDatabase:
         self.meter = Meter()
         self._path = path
         self.url = sqlite_url(path)
-        self._pool: Pool[_Connection] = Pool(self._connect, sqlite3.Connection.close)
+        self._pool: Pool[_Connection] = Pool(self._connect, self._close)
         self._create()
 
     def read(self, sql: str, *values: object) -> list[Row]:
@@ -182,22 +186,39 @@ class SqliteDatabase:
 
     def _take(self) -> _Connection:
         connection, reused = self._pool.take()
-        if reused and self._identity() != connection.inode:
+        if reused and self._lost_journal(connection):
+            self._pool.give(connection)
+            raise StoreUnavailableError(
+                f"the decision log {self.url} was overwritten, and its -wal file deleted, while it was open.",
+                code="store_replaced",
+                remedy="Stop all Airflow processes that were running then, and restore the backup as docs/recovery.md"
+                " says.",
+                store=self.url,
+            )
+        if reused and _inode(self._path) != connection.opened[0]:
             # Another file was moved here (a restored backup), so writes to the old one would be lost.
             self._pool.drop(connection)
             self._pool.drop_idle()
             connection, _ = self._pool.take(fresh=True)
         return connection
 
-    def _identity(self) -> tuple[int, int] | None:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return (status.st_dev, status.st_ino)
+    def _journal(self) -> _Inode:
+        return _inode(Path(f"{self._path}-wal"))
+
+    def _lost_journal(self, connection: _Connection) -> bool:
+        """Return whether only the journal was replaced. SQLite itself keeps the journal of an open file."""
+        file, journal = connection.opened
+        return file is not None and file == _inode(self._path) and journal != self._journal()
+
+    def _close(self, connection: _Connection) -> None:
+        """Close a connection, but not if it lost its journal: SQLite would copy old pages into the new file."""
+        if self._lost_journal(connection):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))  # stays open until the process ends
+        else:
+            connection.close()
 
     def _connect(self) -> _Connection:
-        identity = self._identity()
+        file = _inode(self._path)
         try:
             # mode=rw: a store that vanished is an error, never a new empty one.
             connection = sqlite3.connect(
@@ -214,6 +235,7 @@ class SqliteDatabase:
                 _set_write_ahead_journal(connection)
                 synchronous = connection.execute("PRAGMA synchronous").fetchone()[0]
                 journal = connection.execute("PRAGMA journal_mode").fetchone()[0]
+                connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # makes the journal's file
             except BaseException:
                 connection.close()
                 raise
@@ -232,7 +254,7 @@ class SqliteDatabase:
                 journal=journal,
                 synchronous=synchronous,
             )
-        connection.inode = identity
+        connection.opened = file, self._journal()  # which was made by now
         return connection
 
     def _roll_back(self, connection: _Connection, error: BaseException) -> None:
@@ -296,6 +318,14 @@ def _set_write_ahead_journal(connection: sqlite3.Connection) -> None:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+def _inode(path: Path) -> _Inode:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _rows(connection: sqlite3.Connection, sql: str, values: tuple[object, ...]) -> list[Row]:

@@ -96,8 +96,8 @@ class PipelineWrite:
             raise StateConflictError(
                 f"this process holds epoch {epoch}, but the decision log knows epochs up to {current} only.",
                 code="epoch_unknown",
-                remedy="The decision log was restored from a backup, or is another one. Stop this process, and compare"
-                " the sinks with the decision log (docs/recovery.md).",
+                remedy="The decision log was restored from a backup, has failed over to a standby, or is another one."
+                " The next try begins with what it has. If a sink is newer, the pipeline halts (docs/recovery.md).",
                 pipeline=self.name,
                 epoch=epoch,
                 current=current,

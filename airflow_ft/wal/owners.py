@@ -1,20 +1,29 @@
 """Which decision logs use a pipeline's folder. Where several do, nothing is swept.
 
-    <root>/<pipeline>/.airflow-ft-log-<installation>      {"format": 1, "log": "<URL without secrets>"}
+    <root>/<pipeline>/.airflow-ft-log-<installation>      {"format": 1, "log": "<URL without secrets>", "known": [4, 9]}
 
 A sweep deletes what its own decision log does not name. So where two logs have a pipeline of one name in one root, each
 would delete what the other one has published. Each log registers before it writes. If the process dies before that, it
 has written nothing; registering once more changes nothing.
+
+The attempts' folders also show that a log is older than its files, as after the restore of a backup. For a log gives
+out an epoch and an attempt before their folder is made. `known` is the newest attempt that was there when the log came,
+or that a person has been told of (`require_newest`). Such folders say nothing about the log.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 from airflow_ft.protocol.decision_log import QueryLog
-from airflow_ft.protocol.model import canonical_json
+from airflow_ft.protocol.delivery_log import DeliveryLog
+from airflow_ft.protocol.errors import StoreBehindSinkError
+from airflow_ft.protocol.model import ParticipantPlan, canonical_json
+from airflow_ft.protocol.pipelines import Pipeline
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 PREFIX = ".airflow-ft-log-"
@@ -23,6 +32,11 @@ REMEDY = (
     " delete its file."
 )
 FORMAT = 1
+# Of Spark's locations also copies for a drain; the last form is a removal that was interrupted.
+ATTEMPT = re.compile(r"^\.?(\d+)-(\d+)(-drain|-born)?(\.removed)?$")
+
+Rank = tuple[int, int]
+"""Epoch and attempt."""
 
 
 def register(store: QueryLog, root: str, pipeline: str) -> str:
@@ -32,7 +46,7 @@ def register(store: QueryLog, root: str, pipeline: str) -> str:
     where = files.uri(folder, f"{PREFIX}{store.installation}")
     if not files.exists(where):
         with suppress(FileExistsError):  # another process of this log was faster
-            files.write(where, canonical_json({"format": FORMAT, "log": store.url}).encode())
+            files.write(where, _text(store, newest_attempt(files.names(folder))))
     return shared(files, folder, files.names(folder))
 
 
@@ -43,6 +57,81 @@ def shared(files: FileSystem, folder: str, names: Iterable[str]) -> str:
         return ""
     owners_text = ", ".join(f"{name} ({_log(files, files.uri(folder, name))})" for name in found)
     return f"{len(found)} decision logs use {folder}: {owners_text}. So files of ended attempts stay there."
+
+
+def newest_attempt(names: Iterable[str]) -> Rank:
+    """Return the newest attempt that has a folder; (0, 0): none."""
+    return max(((int(m[1]), int(m[2])) for m in map(ATTEMPT.match, names) if m), default=(0, 0))
+
+
+def is_newer(files: FileSystem, folder: str, names: Iterable[str], than: Rank) -> bool:
+    """Return whether a pipeline's folder with these names has an attempt that is newer than `than`, and not known."""
+    names = list(names)
+    found = newest_attempt(names)
+    return found > than and any(
+        found > _known(files, files.uri(folder, name)) for name in names if name.startswith(PREFIX)
+    )
+
+
+def require_newest(store: DeliveryLog, root: str, pipeline: str, participants: Sequence[ParticipantPlan] = ()) -> None:
+    """Halt the pipeline if its folder has attempts that this decision log has not given out yet.
+
+    Says so once: afterwards a person has decided. Does nothing if another log uses the folder, too.
+
+    Raises:
+        StoreBehindSinkError: the decision log is older than its files.
+    """
+    files = filesystem(root)
+    folder = files.uri(root, pipeline)
+    names = files.names(folder)
+    own = f"{PREFIX}{store.installation}"
+    if [name for name in names if name.startswith(PREFIX)] != [own]:
+        return
+    row = store.pipeline(pipeline)  # read after the names: this log gives out a number before its folder is made
+    if is_newer(files, folder, names, (row.epoch, row.last_attempt)):
+        _halt(store, files, files.uri(folder, own), row, newest_attempt(names), participants)
+
+
+def require_newest_files(store: DeliveryLog, pipeline: str) -> None:
+    """As `require_newest`, where files of open checkpoints lie: for a recovery that does not know the root."""
+    segments = [each.segment.location for each in store.open_checkpoints(pipeline) if each.segment is not None]
+    for root in {location.rsplit("/", 3)[0] for location in segments}:
+        require_newest(store, root, pipeline)
+
+
+def _halt(
+    store: DeliveryLog,
+    files: FileSystem,
+    where: str,
+    row: Pipeline,
+    found: Rank,
+    participants: Sequence[ParticipantPlan],
+) -> NoReturn:
+    error = StoreBehindSinkError(
+        f"{where.rpartition('/')[0]} has files of epoch {found[0]}, attempt {found[1]}, but the decision log has only"
+        f" reached epoch {row.epoch}, attempt {row.last_attempt}. The log was restored from a backup, or is not the"
+        " newest one.",
+        code="log_behind_files",
+        remedy=f"Bring back the newer decision log, then run `airflow ft resume {row.name}`. If it is gone for good,"
+        f" compare the sinks as docs/recovery.md says, then run `airflow ft adopt {row.name}`.",
+        pipeline=row.name,
+        path=where.rpartition("/")[0],
+        found=list(found),
+    )
+    store.halt(row.name, error.reason, error.headline, code=error.code, remedy=error.remedy, participants=participants)
+    files.replace(where, _text(store, found))
+    raise error
+
+
+def _text(store: QueryLog, known: Rank) -> bytes:
+    return canonical_json({"format": FORMAT, "log": store.url, "known": list(known)}).encode()
+
+
+def _known(files: FileSystem, where: str) -> Rank:
+    with suppress(OSError, ValueError, KeyError, TypeError), files.open_plain(where) as file:
+        epoch, attempt = json.loads(file.read())["known"]
+        return int(epoch), int(attempt)
+    return 0, 0  # of an earlier release
 
 
 def _log(files: FileSystem, where: str) -> str:

@@ -18,10 +18,9 @@ from airflow_ft.protocol.model import Segment
 from airflow_ft.wal import owners
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.markers import MARKER
+from airflow_ft.wal.owners import ATTEMPT
 from airflow_ft.wal.roots import require
 
-# Of Spark's locations also copies for a drain; the last form is a removal that was interrupted.
-_ATTEMPT = re.compile(r"^\.?(\d+)-(\d+)(-drain|-born)?(\.removed)?$")
 _BATCH = re.compile(r"^(?:\d+|\..*)$")  # or what a crash has left under a hidden name
 SPARK = "spark"
 _STRANGE = (SPARK, MARKER)
@@ -42,7 +41,7 @@ class WalArchive:
         files = filesystem(segment.location)
         location = files.uri(segment.location)
         attempt, _, batch = location.rpartition("/")
-        if not batch.isdigit() or not _ATTEMPT.match(attempt.rpartition("/")[2]):
+        if not batch.isdigit() or not ATTEMPT.match(attempt.rpartition("/")[2]):
             raise ConfigurationError(
                 f"{location} is not the folder of a segment. Nothing was deleted.",
                 code="path_invalid",
@@ -56,7 +55,7 @@ class WalArchive:
         self, pipeline: str, keep: Collection[str], below_epoch: int, must_stop: Callable[[], bool] = lambda: False
     ) -> bool:
         """See `sweep`, and `Archive.sweep`."""
-        for uri in _deleted(self.root, pipeline, keep, lambda epoch, _: epoch < below_epoch):
+        for uri in _deleted(self.root, pipeline, keep, below_epoch, lambda epoch, _: epoch < below_epoch):
             if uri is not None:
                 log.info("deleted %s: its attempt ended, and no checkpoint needs it", uri)
             if must_stop():
@@ -74,9 +73,11 @@ def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> 
     What `keep` names under another root stays here too, since that may be another spelling of this one.
 
     Leaves folders of `below_epoch` itself alone: another task of the same run may be writing there. Deletes nothing if
-    another decision log uses the folder too, because `keep` does not cover that log.
+    another decision log uses the folder too, because `keep` does not cover that log. Nor if the folder has a newer
+    epoch: `keep` may come from a log that was restored from a backup.
     """
-    return [uri for uri in _deleted(root, pipeline, keep, lambda epoch, _: epoch < below_epoch) if uri is not None]
+    found = _deleted(root, pipeline, keep, below_epoch, lambda epoch, _: epoch < below_epoch)
+    return [uri for uri in found if uri is not None]
 
 
 def sweep_attempts(root: str, pipeline: str, keep: Collection[str], of_epoch: int, below_attempt: int) -> list[str]:
@@ -84,21 +85,28 @@ def sweep_attempts(root: str, pipeline: str, keep: Collection[str], of_epoch: in
     must be read after `StagingOperations.begin_again` returned the newer attempt.
     """
     is_old = lambda epoch, attempt: epoch == of_epoch and 0 < attempt < below_attempt  # noqa: E731
-    return [uri for uri in _deleted(root, pipeline, keep, is_old) if uri is not None]
+    return [uri for uri in _deleted(root, pipeline, keep, of_epoch, is_old) if uri is not None]
 
 
 def _deleted(
-    root: str, pipeline: str, keep: Collection[str], is_old: Callable[[int, int], bool]
+    root: str, pipeline: str, keep: Collection[str], epoch: int, is_old: Callable[[int, int], bool]
 ) -> Iterator[str | None]:
-    """Yield each URI when it is deleted, and None for each folder that stays, which may have taken long, too."""
+    """Yield each URI when it is deleted, and None for each folder that stays, which may have taken long, too.
+
+    `epoch`: the decision log's. An attempt above it belongs to a newer process, or to a newer decision log.
+    """
     require(root)
     files = filesystem(root)
     # Compared by names below the pipeline's folder: links, mounts and nameservices give a root several spellings. At
     # worst a file stays because one of that name under another root is needed.
     kept = {end for uri in keep for end in (_end(uri, 1), _end(uri, 2))}
     home = files.uri(root, pipeline)
-    if sharers := owners.shared(files, home, files.names(home)):
+    names = files.names(home)
+    if sharers := owners.shared(files, home, names):
         log.warning("%s", with_fix(sharers, owners.REMEDY))
+        return
+    if owners.is_newer(files, home, names, (epoch + 1, -1)):
+        log.info("nothing of %s is deleted: it has files of an epoch above %d", home, epoch)
         return
     for folder in _old(files, home, is_old):
         if (batches := _listed(files, home, folder)) is None:
@@ -118,7 +126,7 @@ def _deleted(
         if _end(location, 1) not in kept:
             deleted = None
             with _passing_over(files, home, location):
-                if strange := [name for name in files.names(location) if name in _STRANGE or _ATTEMPT.match(name)]:
+                if strange := [name for name in files.names(location) if name in _STRANGE or ATTEMPT.match(name)]:
                     log.warning("%s stays: %s in it shows that it is not a checkpoint location", location, strange[0])
                     continue
                 files.remove_tree(location)
@@ -159,5 +167,5 @@ def _end(uri: str, names: int) -> tuple[str, ...]:
 
 
 def _old(files: FileSystem, folder: str, is_old: Callable[[int, int], bool]) -> list[str]:
-    found = [(name, _ATTEMPT.match(name)) for name in sorted(files.names(folder))]
+    found = [(name, ATTEMPT.match(name)) for name in sorted(files.names(folder))]
     return [files.uri(folder, name) for name, match in found if match and is_old(int(match[1]), int(match[2]))]

@@ -7,16 +7,20 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psycopg2
 import pytest
 from psycopg2 import extensions
+from psycopg2.extras import PhysicalReplicationConnection
 
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, StoreUnavailableError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.store import find_store, open_store
 from airflow_ft.store.decision_log import DecisionLog
+from airflow_ft.store.doctor import examine_store
 from airflow_ft.store.postgres import PostgresDatabase, PostgresStore, translated
 from tests.integration.proxy import Proxy
 from tests.raising import raises
@@ -232,6 +236,22 @@ class TestConnections:
         with PostgresStore(dsn_of(postgres, schema, options="-c default_transaction_read_only=on")) as store:
             assert Scene(store).stage(1)
             assert store.pipeline(PIPELINE).last_published == 1
+
+    def test_a_standby_is_refused(self, tmp_path: Path) -> None:
+        """It may lag: a plan would name the wrong predecessor."""
+        server = Postgres(tmp_path / "postgres")
+        with server, closing(PostgresStore(dsn_of(server, "log"))) as store:
+            store.register(PIPELINE)
+        (server.folder / "data" / "standby.signal").touch()
+        with server, raises(StoreUnavailableError, "store_read_only"):
+            PostgresStore(dsn_of(server, "log"))
+
+    def test_the_doctor_warns_of_asynchronous_standbys(self, postgres: Postgres, schema: str) -> None:
+        with closing(PostgresStore(dsn_of(postgres, schema))) as store:
+            assert "standbys" not in [check.name for check in examine_store(store)]
+            dsn = {name: value for name, value in dsn_of(postgres, schema).items() if name != "schema"}
+            with closing(psycopg2.connect(**dsn, connection_factory=PhysicalReplicationConnection)):
+                assert [c.verdict for c in examine_store(store) if c.name == "standbys"] == ["warning"]
 
     def test_tables_of_another_program_are_left_alone(self, postgres: Postgres, schema: str) -> None:
         postgres.sql(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.pipeline (id int)")

@@ -7,8 +7,9 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 
 import airflow_ft
 from airflow_ft.pipeline import doctor
-from airflow_ft.pipeline.actions import pipelines
+from airflow_ft.pipeline.actions import pipelines, verifying
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
@@ -45,12 +46,13 @@ from airflow_ft.protocol.model import AfterAbort, CheckpointState
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.recovery import recover
 from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.protocol.sweep import recover_all
 from airflow_ft.sinks.files.staged import Staged
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.spark.savepoints.restoring import restore
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.store import open_store
-from airflow_ft.wal import open_wal
+from airflow_ft.wal import open_wal, owners
 from airflow_ft.wal.doctor import examine_wal
 from tests.raising import raises
 
@@ -102,9 +104,9 @@ class Shop:
         if older:
             self.sql("INSERT INTO airflow_ft_head VALUES (?, ?, ?, ?, ?, ?, ?)", *older, file=file)
 
-    def copy(self, path: Path, *, back: bool = False) -> None:
+    def copy(self, path: Path, *, back: bool = False, to: str = "backup") -> None:
         for end in ("", "-wal", "-shm"):
-            here, there = Path(f"{path}{end}"), Path(f"{path}{end}.backup")
+            here, there = Path(f"{path}{end}"), Path(f"{path}{end}.{to}")
             source, target = (there, here) if back else (here, there)
             target.unlink(missing_ok=True)
             if source.exists():
@@ -220,15 +222,84 @@ def test_an_older_log_continues_above_the_sinks(shop: Shop) -> None:
     for position in (2, 3, 4):
         shop.deliver(position)
     shop.copy(shop.log, back=True)
-    with pytest.raises(StageError):  # a folder of the lost history is in its place
-        shop.deliver(5)
-    with pytest.raises(StoreBehindSinkError):
+    with raises(StoreBehindSinkError, "log_behind_files"):
         shop.deliver(5)
     with pytest.raises(PipelineHaltedError):
         shop.deliver(5)
     shop.adopt()
     shop.deliver(5)
     assert shop.ids() == [1, 2, 3, 4, 5]
+
+
+def test_recovery_notices_an_older_log_before_it_takes_an_epoch(shop: Shop) -> None:
+    """Else the epochs of the newer history soon seem to be its own."""
+
+    def die() -> None:
+        raise Died
+
+    with shop.after_commit_of_the_first(die), pytest.raises(Died):
+        shop.deliver(1)
+    shop.copy(shop.log)
+    shop.deliver(2)
+    shop.copy(shop.log, back=True)
+    opener = participant_factory(server_connections)
+    with closing(open_store(shop.store)) as store:
+        epoch = store.pipeline("orders").epoch
+        [swept] = recover_all(
+            store,
+            opener,
+            Worker("", 1),
+            orphan_age=timedelta(0),
+            lease_seconds=0.1,
+            look=partial(owners.require_newest_files, store),
+        )
+        assert swept.error is not None and swept.error.code == "log_behind_files"
+        assert store.pipeline("orders").epoch == epoch
+    for path in shop.folder.glob("wal/orders/.airflow-ft-log-*"):
+        path.write_text(json.dumps({"format": 1, "log": ""}))
+    shop.copy(shop.log, back=True)
+    with closing(open_store(shop.store)) as store, raises(StoreBehindSinkError, "log_behind_files"):
+        pipelines.recover(_ada([]), store, "orders")
+
+
+def test_the_newer_log_finds_its_files_again(shop: Shop) -> None:
+    """An older log in its place deletes and writes nothing."""
+
+    def die() -> None:
+        raise Died
+
+    shop.deliver(1)
+    shop.copy(shop.log)
+    with shop.after_commit_of_the_first(die), pytest.raises(Died):
+        shop.deliver(2)
+    shop.copy(shop.log, to="newer")
+    before = sorted(shop.folder.glob("wal/orders/*-*/**/*"))
+    shop.copy(shop.log, back=True)
+    for _ in range(3):
+        with pytest.raises(AirflowFtError):
+            shop.deliver(3)
+    assert shop.state()[1] is HaltReason.STORE_BEHIND_SINK
+    assert sorted(shop.folder.glob("wal/orders/*-*/**/*")) == before
+    shop.copy(shop.log, back=True, to="newer")
+    shop.deliver(3)
+    assert shop.ids() == [1, 2, 3]
+
+
+def test_a_new_log_accepts_the_files_that_it_finds(shop: Shop) -> None:
+    """A pipeline begins again under its old name: its log and its sink were deleted, its files were not."""
+    for position in (1, 2, 3):
+        shop.deliver(position)
+    for path in (
+        *shop.folder.glob("ft.db*"),
+        shop.folder / "first.db",
+        *shop.folder.glob("wal/orders/.airflow-ft-log-*"),
+    ):
+        path.unlink()
+    for _ in range(4):  # folders of the old log are in its place
+        with suppress(StageError):
+            shop.deliver(1)
+    shop.deliver(2)
+    assert shop.ids() == [1, 2]
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -273,7 +344,7 @@ def test_one_adoption_writes_a_lost_head_again(shop: Shop, log: str, restored: b
     assert [head.number for head in adoption.heads.values() if head] == [4] and not adoption.forgetful
     for position in (6, 7):
         shop.deliver(position)
-    assert shop.ids() == ([1, 2, 3, 4, 6, 7] if log == "new" else [1, 2, 3, 4, 5, 6, 7]), "5 if it was published"
+    assert shop.ids() == ([1, 2, 3, 4, 5, 6, 7] if log == "kept" else [1, 2, 3, 4, 6, 7]), "5 if it was published"
     assert shop.problems() == [] and shop.state()[0] is PipelineStatus.ACTIVE
 
 
@@ -426,9 +497,8 @@ def test_positions_are_not_read_from_the_beginning(shop: Shop) -> None:
             restore(store, "beginning", opener, Worker("", 1), "a test", pipeline="orders", later=Later.WRITE_AGAIN)
 
 
-def test_a_rewind_names_the_position_to_give_again(shop: Shop) -> None:
-    said: list[str] = []
-    by = Actor(
+def _ada(said: list[str]) -> Actor:
+    return Actor(
         signature="ada",
         person="ada",
         say=said.append,
@@ -439,6 +509,28 @@ def test_a_rewind_names_the_position_to_give_again(shop: Shop) -> None:
         worker=Worker("", 1),
         lease_seconds=5,
     )
+
+
+def test_verify_names_lost_checkpoints_that_it_cannot_compare(shop: Shop) -> None:
+    shop.deliver(1)
+    shop.copy(shop.folder / "first.db")
+    for position in range(2, 8):
+        shop.deliver(position)
+    with closing(open_store(shop.store)) as store:
+        assert verifying.are_as_they_should(verifying.verify(_ada([]), store, "orders"))
+    shop.copy(shop.folder / "first.db", back=True)
+    for position in (5, 6, 7):  # a person inserts what verify names
+        shop.sql("INSERT INTO orders VALUES (?)", position)
+    with closing(open_store(shop.store)) as store:
+        compared, lost = verifying.verify(_ada([]), store, "orders")
+        assert compared.is_exact and not lost.is_complete
+        assert (lost.participant, lost.numbers, lost.error_code) == ("first", (2, 4), "rows_pruned")
+        assert verifying.are_as_they_should(verifying.verify(_ada([]), store, "orders", [6]))
+
+
+def test_a_rewind_names_the_position_to_give_again(shop: Shop) -> None:
+    said: list[str] = []
+    by = _ada(said)
     shop.deliver(1)
     with closing(open_store(shop.store)) as store:
         pipelines.rewind(by, store, "orders")

@@ -1,6 +1,7 @@
 """Dropping operator state: what the new location tells Spark, and a process that dies at any step of making it."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,16 @@ import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.spark.state.locations import check_sources, open_location
+from airflow_ft.spark.state.locations import SparkLocation, check_sources, open_location
 from airflow_ft.spark.state.reset import reset_state
+from airflow_ft.spark.state.source_changes import change_sources, source_change
+from airflow_ft.spark.state.status import recorded_ids
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.retention import sweep
 from tests.raising import raises
-from tests.store.scene import PIPELINE, RUN, Scene
+from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_segment
 
 KAFKA = {"orders": {"0": 17, "1": 4}}
 NAMES = ["orders", "files", "later"]
@@ -150,3 +153,50 @@ def test_who_dies_leaves_the_old_base_or_the_new_one(
 def _swept(store: DecisionLog, root: Path) -> None:
     """As a run does after it: nobody needs what a dead one has left, nor the old location."""
     sweep(str(root), PIPELINE, store.referenced_locations(PIPELINE), store.pipeline(PIPELINE).epoch + 1)
+
+
+def _publish(scene: Scene, location: str, positions: dict[str, Any], batch: int = 2) -> None:
+    number, before = scene.trigger(LATER_RUN), scene.store.pipeline(PIPELINE).last_published
+    position = SparkPosition(location, batch)
+    scene.store.publish(PIPELINE, scene.epoch, number, before, a_segment(number), position, positions)
+    scene.complete(number)
+
+
+def test_the_log_replaces_a_lost_location_of_kafka_sources(scene: Scene, tmp_path: Path) -> None:
+    """As after the decision log alone was restored. The job reads its sources in another order than that of names."""
+    lost = tmp_path / PIPELINE / "spark" / "1-1"
+    logs = {"logs": {"0": 5}}
+    positions = {
+        "orders": {"start": None, "end": KAFKA, "topic_ids": {"orders": "an id"}},
+        "logs": {"start": None, "end": logs},
+    }
+    _publish(scene, lost.as_uri(), positions)
+    shutil.rmtree(lost)
+    position = _reset(scene)
+    assert position is not None and position.batch == -1
+    found = _files(position.location)
+    assert found["sources/0/0"] == '\0v1\n{"logs":{"0":5}}'
+    assert found["sources/1/0"] == '\0v1\n{"orders":{"0":17,"1":4}}'
+    assert recorded_ids(SparkLocation.of(position)) == {1: {"orders": "an id"}}
+    change = source_change(PIPELINE, position, ["orders", "logs"])
+    assert change is not None
+    copy = open_location(str(tmp_path), PIPELINE, 9, 9, position, False)
+    change_sources(change, copy, [0, 1])
+    assert copy.offsets(-1) == [KAFKA, logs]
+    assert _files(copy.uri)["sources/0/0"] == '\0v1\n{"orders":{"0":17,"1":4}}'
+
+
+@pytest.mark.parametrize("case", ["files", "no position", "restored"])
+def test_a_lost_location_that_the_log_cannot_replace(scene: Scene, tmp_path: Path, case: str) -> None:
+    lost = tmp_path / PIPELINE / "spark" / "1-1"
+    end: Any = {"logOffset": 3} if case == "files" else KAFKA
+    _publish(scene, lost.as_uri(), {} if case == "no position" else {"orders": {"start": None, "end": end}})
+    if case == "restored":
+        epoch = scene.take("a person")
+        lost = tmp_path / PIPELINE / "spark" / f"{epoch}-0"
+        scene.store.restore(PIPELINE, epoch, SparkPosition(lost.as_uri(), 1), "a test")
+    shutil.rmtree(lost, ignore_errors=True)
+    base = scene.store.pipeline(PIPELINE).base
+    with raises(WalCorruptError, "state_files_missing"):
+        _reset(scene)
+    assert scene.store.pipeline(PIPELINE).base == base

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -280,3 +282,30 @@ def test_a_connection_to_a_replaced_file_is_not_used_again(path: Path, tmp_path:
         store.halt(PIPELINE, HaltReason.TOKEN_LOST, "a test")
         with SqliteStore(path) as other:
             assert other.pipeline(PIPELINE).halt_reason is HaltReason.TOKEN_LOST
+
+
+def test_an_idle_connection_does_not_undo_a_restore(path: Path, tmp_path: Path) -> None:
+    """Its journal was deleted, and the file overwritten in place. The page holds such connections."""
+    backup = tmp_path / "backup.db"
+    copy = (
+        "import sqlite3, sys; old, new = map(sqlite3.connect, sys.argv[1:]); old.backup(new); old.close(); new.close()"
+    )
+    page = SqliteStore(path)
+    page.register("old")
+    subprocess.run([sys.executable, "-c", copy, str(path), str(backup)], check=True)
+    page.register("lost")
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink()
+    subprocess.run(["cp", str(backup), str(path)], check=True)
+    task = (
+        "import pathlib, sys; from airflow_ft.store.sqlite import SqliteStore;"
+        " store = SqliteStore(pathlib.Path(sys.argv[1])); store.register('new'); store.close()"
+    )
+    subprocess.run([sys.executable, "-c", task, str(path)], check=True)
+    with raises(StoreUnavailableError, "store_replaced"):
+        page.pipelines()
+    page.close()
+    names = subprocess.run(
+        ["sqlite3", str(path), "SELECT name FROM pipeline ORDER BY name"], capture_output=True, text=True
+    )
+    assert names.stdout.split() == ["new", "old"]

@@ -231,3 +231,16 @@ def test_nothing_is_deleted_across_a_mount_point(tmp_path: Path, monkeypatch: py
     with pytest.raises(StorageUnavailableError):
         WalArchive(str(tmp_path / "my log")).delete(segment)
     assert open_wal().open(segment).sinks() == ["s"]
+
+
+def test_nothing_is_swept_below_a_newer_epoch(tmp_path: Path) -> None:
+    """The log in use may have been restored from a backup, and the newer one comes back."""
+    with SqliteStore(tmp_path / "ft.db") as store:
+        _segment(tmp_path, 9, 1, 0)
+        register(store, str(tmp_path), "orders")  # of an earlier log: known
+        _segment(tmp_path, 5, 3, 0)
+        assert sweep(str(tmp_path), "orders", set(), below_epoch=6)
+        waste, newer = _segment(tmp_path, 8, 4, 0), _segment(tmp_path, 10, 5, 0)
+        assert sweep(str(tmp_path), "orders", set(), below_epoch=9) == []
+        assert all(local_path(each.location).exists() for each in (waste, newer))
+        assert len(sweep(str(tmp_path), "orders", {newer.location}, below_epoch=10)) == 2

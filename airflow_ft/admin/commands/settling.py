@@ -10,6 +10,7 @@ from airflow_ft.pipeline.actions import pipelines
 from airflow_ft.protocol.adoption import adopt as adopt_pipeline
 from airflow_ft.protocol.adoption import look, require_adoptable
 from airflow_ft.protocol.orphans import PreparedEnding
+from airflow_ft.protocol.verify import lost_and_pruned
 
 
 @command
@@ -81,6 +82,8 @@ def adopt(args: Namespace) -> None:
                 f"It has confirmed checkpoint {known.number}. What a sink got later under another log is delivered"
                 " again. What a sink has lost is not: `airflow ft verify` names those rows."
             )
+        for report in lost_and_pruned(store, args.pipeline, factory):
+            say(f"{report.participant}: {report.error}")
         sure(
             args,
             "Is the other decision log, or what a sink has lost, gone for good? The pipeline then continues with the"

@@ -21,17 +21,21 @@ from airflow_ft.protocol.recovery import recover as recover_pipeline
 from airflow_ft.protocol.steps import require_active
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.delivery_log import DeliveryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 
-def recover(by: Actor, store: DeliveryLog, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
+def recover(by: Actor, store: DecisionLog, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
     """Settles what has been in doubt for `min_age`, by doing the same again under the same marker.
 
     Raises:
         PipelineHaltedError: the pipeline is HALTED, so nothing is delivered until a person acts.
         QuarantinedError: the same for a checkpoint.
+        StoreBehindSinkError: the decision log is older than its files.
     """
+    from airflow_ft.wal import owners
+
+    if store.pipeline(pipeline).status is PipelineStatus.ACTIVE and in_doubt(store, pipeline, min_age):
+        owners.require_newest_files(store, pipeline)
     recovery = recover_pipeline(
         store, pipeline, by.participants, by.worker, min_age=min_age, lease_seconds=by.lease_seconds, who=by.signature
     )

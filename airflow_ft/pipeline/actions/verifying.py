@@ -12,7 +12,7 @@ from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.verify import Delivered, SinkReport
+from airflow_ft.protocol.verify import Delivered, SinkReport, lost_and_pruned
 from airflow_ft.protocol.verify import verify as compare
 from airflow_ft.sinks.registry import system
 
@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 
 
 def verify(by: Actor, store: QueryLog, pipeline: str, numbers: Iterable[int] = ()) -> list[SinkReport]:
-    """Compare these checkpoints, or all whose rows are still in the log, sink by sink."""
-    verifier = partial(verify_participant, connections=by.connections)
-    return compare(store, pipeline, verifier, numbers, _place)
+    """Compare these checkpoints, or all whose rows are still in the log, sink by sink.
+
+    Without `numbers` also reports checkpoints that a sink has lost and that can no longer be compared.
+    """
+    verifier, numbers = partial(verify_participant, connections=by.connections), tuple(numbers)
+    lost = () if numbers else lost_and_pruned(store, pipeline, by.participants)
+    return [*compare(store, pipeline, verifier, numbers, _place), *lost]
 
 
 def _place(plan: ParticipantPlan, sink: str) -> str:

@@ -8,6 +8,8 @@ each source's position, in the source's own format:
 
 The watermark is state and is dropped too: rows that were too late for the old state enter the new one.
 
+If the old location is gone, the decision log knows the positions of Kafka sources.
+
 What if the process dies ...
 - while the location is made: it belongs to an epoch without a holder, and is swept; the base is the old one;
 - before or after the one write to the decision log: the old base, or the new one.
@@ -17,11 +19,13 @@ Repeated, it does nothing: dropped state cannot be dropped again before it begin
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.model import Checkpoint, CheckpointState, SparkPosition
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, WalCorruptError
+from airflow_ft.protocol.lookup import is_replaced
+from airflow_ft.protocol.model import DRAINED, AfterAbort, Checkpoint, CheckpointState, SparkPosition
+from airflow_ft.protocol.retention import POSITIONS_KEPT
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.draining import drain_of
@@ -48,6 +52,8 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 _BEFORE_THE_FIRST = -1
+_KAFKA_HEAD = "\0v1\n"
+"""Spark's text before the JSON of starting positions."""
 
 
 def _way_out(store: DecisionLog, checkpoint: Checkpoint) -> str:
@@ -80,6 +86,7 @@ def reset_state(
         StateConflictError: a published number is undelivered, and a rewind would bring the old state back; or there is
             an open request besides `seen_requests`.
         ConfigurationError: Spark cannot start at the position of a source.
+        WalCorruptError: the old location is gone, and the decision log does not know all positions.
     """
     for checkpoint in store.open_checkpoints(pipeline):
         if checkpoint.is_undelivered or checkpoint.state is CheckpointState.TRIGGERED:
@@ -104,15 +111,58 @@ def reset_state(
         )
     root = location_root(base.location)
     old = SparkLocation(root, pipeline, base.location, base.batch)
-    require_batch(old)
+    known: dict[str, Mapping[str, Any]] | None = None
+    try:
+        require_batch(old)
+    except WalCorruptError as lost:
+        known = _known_positions(store, old, lost)
     new = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), _BEFORE_THE_FIRST)
-    write_source_positions(filesystem(root), old, new)
+    if known is None:
+        write_source_positions(filesystem(root), old, new)
+    else:
+        _write_known_positions(known, new)
     new.sync({})
     position = new.position(_BEFORE_THE_FIRST)
-    had_state = has_state(old.uri)
+    had_state = known is not None or has_state(old.uri)
     is_open = has_more and had_state and drain_of(store, pipeline) is None
     store.reset_state(pipeline, epoch, position, why, had_state=had_state, is_open=is_open, seen_requests=seen_requests)
     return position
+
+
+def _known_positions(store: DecisionLog, old: SparkLocation, lost: WalCorruptError) -> dict[str, Mapping[str, Any]]:
+    """Return the positions in the decision log, by source, if they are those of the lost location; else raise `lost`.
+
+    A micro-batch without a checkpoint has read nothing, so its position is that of the newest checkpoint.
+    """
+    newest = store.checkpoints(old.pipeline, POSITIONS_KEPT)
+    found = next((c for c in newest if c.position is not None and c.after_abort is not AfterAbort.REWOUND), None)
+    if found is not None and found.position is not None and found.position.location == old.uri:
+        is_replaced_since = is_replaced(store, old.pipeline, found.number, found.position)
+        positions = {name: each for name, each in sorted(found.positions.items()) if name != DRAINED}
+        if positions and not is_replaced_since and all(_is_kafka_position(each) for each in positions.values()):
+            return positions
+    lost.remedy = (
+        "Restore the folder from a backup of the same moment as the decision log, or restore a savepoint"
+        " (`airflow ft savepoint list`). Otherwise continue under another name, as docs/recovery.md says: the decision"
+        " log has no position from which all sources of this pipeline could be read."
+    )
+    raise lost
+
+
+def _is_kafka_position(position: Any) -> bool:
+    return isinstance(position, dict) and bool(position.get("end")) and is_kafka(position["end"])
+
+
+def _write_known_positions(known: Mapping[str, Mapping[str, Any]], new: SparkLocation) -> None:
+    """As `write_source_positions`. Sources are in the order of their names: the next attempt puts them into its own."""
+    files, ends = filesystem(new.uri), [position["end"] for position in known.values()]
+    for index, end in enumerate(ends):
+        first = _KAFKA_HEAD + json.dumps(end, separators=(",", ":"))
+        files.write(files.uri(_folder(new, index), "0"), first.encode())
+    keep(new.uri, START_FILE, ends)
+    if ids := {n: each["topic_ids"] for n, each in enumerate(known.values()) if each.get("topic_ids")}:
+        record_ids(new, _BEFORE_THE_FIRST, ids)
+    keep(new.uri, SOURCES_FILE, list(known))
 
 
 def write_source_positions(files: FileSystem, old: SparkLocation, new: SparkLocation) -> list[Any]:
