@@ -61,8 +61,8 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
     ui_color = "#e8f4ea"
     role: ClassVar[str] = ""
     """What it does for its pipeline, where one task of a DAG can do that; "": any number of them."""
-    is_of_run: ClassVar[bool] = True
-    """Return whether the pipeline's run has failed when this task fails."""
+    is_of_run: bool = True
+    """Whether the page shows this task's failure as that of its pipeline's run."""
     usual: ClassVar[RestartStrategy | None] = USUAL
     """The default of its `retries` and `retry_delay`; None: Airflow's."""
     unchecked: ClassVar[Sequence[str]] = ()

@@ -54,7 +54,7 @@ def test_the_tasks_and_their_order(dag: DAG) -> None:
         "orders.prepare.shop": {"orders.stage"},
         "orders.commit.shop": {"orders.prepare.bus", "orders.prepare.shop"},
         "orders.commit.bus": {"orders.commit.shop"},
-        "orders.confirmed": {"orders.commit.bus"},
+        "orders.confirmed": {"orders.commit.shop", "orders.commit.bus"},
     }
     assert group.commit_order == ("shop", "bus")
     assert [task.task_id for task in group.leaves] == ["orders.confirmed"]
