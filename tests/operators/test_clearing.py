@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_ft import CheckpointedPipeline, KafkaSink, MySqlSink
 from airflow_ft.operators.commit import CommitOperator
@@ -17,11 +18,13 @@ from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import DeclinedError
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.overview import Condition
+from airflow_ft.triggers.turn import TurnTrigger
 from tests.operators.declared import spec
 from tests.operators.test_base import airflow_context, do
 from tests.protocol.systems import NoArchive
-from tests.protocol.world import PIPELINE, World
+from tests.protocol.world import PIPELINE, RUN, World
 
 pytestmark = pytest.mark.airflow
 
@@ -37,6 +40,7 @@ class Run:
 
     def __init__(self, world: World, patch: pytest.MonkeyPatch, sinks: Mapping[str, Any], delivery: str) -> None:
         self.world, self.states = world, dict[str, str]()
+        self.is_over: Callable[[RunKey], bool] = lambda other: other != RUN
         with DAG("dag", schedule=None) as self.dag:
             CheckpointedPipeline(spec(PIPELINE, sinks=sinks), delivery=delivery)
         for task in self.dag.tasks:
@@ -87,7 +91,8 @@ class Run:
             if isinstance(task, BaseOperator) and not (is_broken and dies == "before"):
                 context = airflow_context()
                 context["ti"].task_id, context["ti"].map_index = name, -1
-                do(task, self.world.context(try_number=2), context)  # type: ignore[arg-type]
+                context["ti"].dag_id, context["ti"].run_id = RUN.dag_id, RUN.run_id
+                do(task, replace(self.world.context(try_number=2), run_is_over=self.is_over), context)  # type: ignore[arg-type]
         except AirflowSkipException:
             return "failed" if is_broken else "skipped"
         except AirflowException as error:
@@ -140,6 +145,34 @@ def test_refused_rows_need_the_stage_cleared_too(tmp_path: Path, monkeypatch: py
     run.states = {f"{PIPELINE}.recover": "success"}
     assert set(run.play().values()) == {"success"}
     run.world.check_exactly_once([3, 4])
+
+
+def test_cleared_tasks_wait_for_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`recover` succeeded and is not cleared, so the first task that is cleared waits in its place."""
+    for broken in TASKS[1:-1]:
+        (folder := tmp_path / broken).mkdir()
+        run = Run(World(folder), monkeypatch, SINKS, "tasks")
+        run.play([broken])
+        run.clear_failed()
+        other = RunKey("dag", "run-2")
+        run.world.store.enter_turn(PIPELINE, other, None)
+        run.is_over = lambda _: False
+        with pytest.raises(TaskDeferred) as caught:
+            run.play()
+        trigger = caught.value.trigger
+        assert isinstance(trigger, TurnTrigger) and (trigger.pipeline, trigger.run_id) == (PIPELINE, "run-1")
+        run.world.store.leave_turn(PIPELINE, other)
+        assert set(run.play().values()) == {"success"}
+        run.world.check_exactly_once([1, 2])
+
+
+def test_a_commit_without_a_stage_waits_for_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`recover` failed because it waited too long for that run."""
+    run = Run(World(tmp_path), monkeypatch, SINKS, "tasks")
+    run.world.store.register(PIPELINE)
+    run.world.store.enter_turn(PIPELINE, RunKey("dag", "run-2"), None)
+    run.is_over = lambda _: False
+    assert run.play(["recover"])["commit.db"] == "failed"
 
 
 def test_only_the_first_failure_is_shown_and_alerts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
