@@ -167,6 +167,7 @@ class CheckpointedPipeline(TaskGroup):
         # TaskGroup has merged what its parents say; Airflow merges the DAG's own in each task, so ours go below those.
         of_dag = dict(self.dag.default_args or {})
         self.default_args = {**usual_arguments(spec), **of_dag, **self.default_args, **restart, **own}
+        _check_unchained(spec, self.default_args)
         self.spec = spec
         check_form(spec, self.dag.params, used=from_params)
         check_interval(spec.position, self.dag.timetable, spec.pipeline)
@@ -188,6 +189,25 @@ class CheckpointedPipeline(TaskGroup):
         self.commit_order = planned.names
         self.output = self.confirmed.output
         self.asset = declared_asset(spec.pipeline, spec.suffix)
+
+
+def _check_unchained(spec: PipelineSpec, default_args: Mapping[str, Any]) -> None:
+    """Refuse arguments that chain tasks of one run to those of the last one: the turn orders whole runs.
+
+    After a failed run the next one would take the turn, and then wait for a task of the failed run, which waits for
+    the turn once it is cleared.
+    """
+    for name in ("depends_on_past", "wait_for_downstream"):
+        if default_args.get(name):
+            raise ConfigurationError(
+                f"{name} lets a run wait for a task of a failed run, which needs the turn of the waiting run.",
+                code="argument_invalid",
+                remedy=f"Remove {name}, or give the group {name}=False. Runs of a pipeline follow one another without"
+                " it. To start no run after a failed one, give the DAG max_active_runs=1 and"
+                " max_consecutive_failed_dag_runs=1.",
+                pipeline=spec.pipeline,
+                argument=name,
+            )
 
 
 def _taken(spec: PipelineSpec, group_id: str, arguments: Mapping[str, Any]) -> ConfigurationError:
