@@ -24,7 +24,7 @@ from airflow_ft.pipeline.assets import declared_asset
 from airflow_ft.pipeline.resolved import checkpointing_of
 from airflow_ft.pipeline.retries import restart_arguments, usual_arguments
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
-from airflow_ft.pipeline.spec_checks import check_interval, check_varying_position
+from airflow_ft.pipeline.spec_checks import check_interval, check_order_of_runs, check_varying_position
 from airflow_ft.pipeline.templates import declared, without_jinja
 from airflow_ft.protocol.argument_names import raising_at_the_caller, unnamed_arguments
 from airflow_ft.protocol.arguments import check_text, check_type, is_template, refuse_object, shown
@@ -171,6 +171,7 @@ class CheckpointedPipeline(TaskGroup):
         self.spec = spec
         check_form(spec, self.dag.params, used=from_params)
         check_interval(spec.position, self.dag.timetable, spec.pipeline)
+        check_order_of_runs(spec.position, self.dag.max_active_runs, spec.pipeline, spec.suffix)
         with self:
             if spec.streaming:
                 self.confirmed = StreamingPipelineOperator(task_id="stream", spec=spec)
