@@ -20,7 +20,7 @@ from airflow_ft.operators.place import check_place, check_pulls, names_of, own_s
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.pipeline.retries import USUAL, task_retries
-from airflow_ft.pipeline.runs import run_is_over, run_of, standard_utc, task_of, test_command, were_skipped
+from airflow_ft.pipeline.runs import run_is_idle, run_of, standard_utc, task_of, test_command, were_skipped
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
 from airflow_ft.pipeline.templates import declared_name
 from airflow_ft.protocol import steps
@@ -232,6 +232,6 @@ def opened_run(
             worker=Worker(task=task, try_number=context["ti"].try_number),
             interval_end=standard_utc(context.get("data_interval_end")),
             lease_seconds=settings.lease_seconds(),
-            run_is_over=run_is_over,
+            run_is_over=run_is_idle,
             is_own_stage=own_stage(operator, operator.role, task),
         )

@@ -53,7 +53,7 @@ CLEAR_FAILED = (
 class Context(Generic[LogT]):
     """One run of one pipeline, and the dependencies of its steps.
 
-    `run_is_over` returns whether another run can no longer continue (Airflow: failed, succeeded or deleted).
+    `run_is_over` returns whether no task of another run works, so that this run takes the turn (Airflow: not RUNNING).
     `is_own_stage` returns whether the task that staged this run is the stage of this step (None: it must be).
     """
 
