@@ -184,6 +184,15 @@ class CheckpointedPipeline(TaskGroup):
                         pipeline=spec.pipeline,
                         argument="delivery",
                     )
+                if self.dag.fail_fast:
+                    raise ConfigurationError(
+                        "a DAG with fail_fast=True cannot hold a pipeline: decided rows must be delivered though other"
+                        " tasks fail.",
+                        code="arguments_conflict",
+                        remedy="Remove fail_fast from the DAG, or put the pipeline into a DAG of its own.",
+                        pipeline=spec.pipeline,
+                        argument="fail_fast",
+                    )
                 self.stage, self.confirmed = _tasks(spec, shared)
                 self.folder = getattr(self.stage, "folder", None)
         self.pipeline = spec.pipeline

@@ -431,6 +431,13 @@ def test_tasks_do_not_wait_for_those_of_the_last_run(name: str) -> None:
     assert not any(getattr(task, name) for task in group.iter_tasks())
 
 
+def test_a_dag_that_fails_fast_holds_streams_only() -> None:
+    dag = DAG("d", schedule=None, fail_fast=True)
+    with raises(ConfigurationError, "arguments_conflict", argument="fail_fast"):
+        pipeline(dag)
+    pipeline(DAG("s", schedule=None, fail_fast=True), streaming=True)
+
+
 def test_retries_are_set_in_one_place(dag: DAG) -> None:
     with raises(ConfigurationError, "arguments_conflict", argument="restart", other="retries"):
         pipeline(dag, retries=3, restart={"type": "none"})
