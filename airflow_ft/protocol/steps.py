@@ -316,8 +316,6 @@ def commit_step(context: Context[StepLog], participant: str, *, only_decided: bo
     with _forgiving(context), delivering(context) as coordinator:
         for number in waiting:
             committed.append(coordinator.commit(number, participant))
-            if committed[-1].state is CheckpointState.PREPARED:
-                break  # later ones follow it
     return committed
 
 
