@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, ClassVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException, AirflowTaskTimeout
@@ -19,19 +20,20 @@ from airflow_ft.operators.place import check_place, check_pulls, names_of, own_s
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.pipeline.retries import USUAL, task_retries
-from airflow_ft.pipeline.runs import run_is_over, run_of, standard_utc, task_of, test_command, were_skipped
+from airflow_ft.pipeline.runs import run_is_idle, run_of, standard_utc, task_of, test_command, were_skipped
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
 from airflow_ft.pipeline.templates import declared_name
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_type, is_template
 from airflow_ft.protocol.config import check_name
-from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, TurnHeldError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.restart import RestartStrategy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ft.protocol.model import RunKey
     from airflow_ft.store.decision_log import DecisionLog
 
 
@@ -61,8 +63,8 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
     ui_color = "#e8f4ea"
     role: ClassVar[str] = ""
     """What it does for its pipeline, where one task of a DAG can do that; "": any number of them."""
-    is_of_run: ClassVar[bool] = True
-    """Return whether the pipeline's run has failed when this task fails."""
+    is_of_run: bool = True
+    """Whether the page shows this task's failure as that of its pipeline's run."""
     usual: ClassVar[RestartStrategy | None] = USUAL
     """The default of its `retries` and `retry_delay`; None: Airflow's."""
     unchecked: ClassVar[Sequence[str]] = ()
@@ -111,7 +113,31 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
                         note_failed_task(self.log, context, error, self.pipeline, self.store, run.store)
                     raise
         except AirflowFtError as error:
+            if isinstance(error, TurnHeldError) and error.pipeline == self.pipeline:
+                self.wait_for_turn(error, run_of(context))
             fail(self.log, error.filled(self.pipeline, self.dag_file), context)
+
+    def wait_for_turn(
+        self, error: AirflowFtError, run: RunKey, poll_interval: float = 5.0, timeout: timedelta | None = None
+    ) -> NoReturn:
+        """Defer the task while another run or process works on the pipeline. Then it continues in `resume`."""
+        from airflow_ft.triggers.turn import TurnTrigger  # parsing a DAG needs no triggers
+
+        self.log.info("%s", error)
+        trigger = TurnTrigger(
+            pipeline=self.pipeline,
+            dag_id=run.dag_id,
+            run_id=run.run_id,
+            map_index=run.map_index,
+            store=self.store,
+            lease_seconds=settings.lease_seconds(),
+            poll_interval=poll_interval,
+        )
+        self.defer(trigger=trigger, method_name="resume", timeout=timeout)
+
+    def resume(self, context: Context, event: dict[str, Any] | None = None) -> Any:
+        """Continue after the trigger. Checks everything again, since a trigger proves nothing."""
+        return self.execute(context)
 
     @property
     def dag_file(self) -> str:
@@ -206,6 +232,6 @@ def opened_run(
             worker=Worker(task=task, try_number=context["ti"].try_number),
             interval_end=standard_utc(context.get("data_interval_end")),
             lease_seconds=settings.lease_seconds(),
-            run_is_over=run_is_over,
+            run_is_over=run_is_idle,
             is_own_stage=own_stage(operator, operator.role, task),
         )

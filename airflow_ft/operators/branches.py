@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.prepare import NOTHING, PrepareOperator
@@ -58,7 +58,7 @@ class LoadBranchOperator(CheckpointOperator):
     """
 
     template_fields: Sequence[str] = (*CheckpointOperator.template_fields, "announced")
-    is_of_run: ClassVar[bool] = False
+    is_of_run = False
 
     def __init__(self, *, announced: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -11,6 +11,7 @@ from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_text
+from airflow_ft.protocol.errors import NotDeliveredError, StateConflictError, TurnHeldError
 from airflow_ft.protocol.from_savepoint import is_given
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class CommitOperator(CheckpointOperator):
-    """Delivers one participant's part, from the stored plans alone; skipped when nothing is decided for it.
+    """Deliver one participant's part, from the stored plans alone.
+
+    Skipped if the run has no rows. Fails if it must run again, because the stage has not finished or rows are not
+    decided: then "Clear only failed tasks" in Airflow also clears this task.
 
     Decides nothing in a run that has not restored its savepoint (`from_savepoint`).
 
@@ -43,9 +47,23 @@ class CommitOperator(CheckpointOperator):
         self.participant = participant
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
-        """Commits; AirflowSkipException when there was nothing to commit."""
+        """Commit. Raise AirflowSkipException if there is nothing to commit, NotDeliveredError if that comes later."""
         self.skip_if_skipped(run)
-        numbers = pipeline_steps.commit(run, self.participant, is_given(self.from_savepoint))
+        numbers, left = list[int](), ""
+        try:
+            numbers = pipeline_steps.commit(run, self.participant, is_given(self.from_savepoint))
+        except TurnHeldError:  # without a stage there is nothing to wait for: that run recovers what is decided
+            row = run.store.run(run.pipeline, run.run)
+            if row is not None and row.staged:
+                raise
+        except StateConflictError as error:
+            left = pipeline_steps.undecided(run)
+            if error.code != "earlier_first" or not left:
+                raise
+        if left := left or pipeline_steps.undecided(run):
+            # As where Airflow sets upstream_failed: no callback, and the page shows the task that failed before.
+            self.on_failure_callback, self.email_on_failure, self.is_of_run = [], False, False
+            raise NotDeliveredError(f"{left}.", remedy=steps.CLEAR_FAILED, pipeline=run.pipeline)
         if not numbers:
             raise AirflowSkipException(f"no decided checkpoint waits for {self.participant}")
         return {"numbers": numbers}

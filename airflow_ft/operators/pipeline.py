@@ -24,7 +24,7 @@ from airflow_ft.pipeline.assets import declared_asset
 from airflow_ft.pipeline.resolved import checkpointing_of
 from airflow_ft.pipeline.retries import restart_arguments, usual_arguments
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
-from airflow_ft.pipeline.spec_checks import check_interval, check_varying_position
+from airflow_ft.pipeline.spec_checks import check_interval, check_order_of_runs, check_varying_position
 from airflow_ft.pipeline.templates import declared, without_jinja
 from airflow_ft.protocol.argument_names import raising_at_the_caller, unnamed_arguments
 from airflow_ft.protocol.arguments import check_text, check_type, is_template, refuse_object, shown
@@ -167,9 +167,11 @@ class CheckpointedPipeline(TaskGroup):
         # TaskGroup has merged what its parents say; Airflow merges the DAG's own in each task, so ours go below those.
         of_dag = dict(self.dag.default_args or {})
         self.default_args = {**usual_arguments(spec), **of_dag, **self.default_args, **restart, **own}
+        _check_unchained(spec, self.default_args)
         self.spec = spec
         check_form(spec, self.dag.params, used=from_params)
         check_interval(spec.position, self.dag.timetable, spec.pipeline)
+        check_order_of_runs(spec.position, self.dag.max_active_runs, spec.pipeline, spec.suffix)
         with self:
             if spec.streaming:
                 self.confirmed = StreamingPipelineOperator(task_id="stream", spec=spec)
@@ -182,12 +184,40 @@ class CheckpointedPipeline(TaskGroup):
                         pipeline=spec.pipeline,
                         argument="delivery",
                     )
+                if self.dag.fail_fast:
+                    raise ConfigurationError(
+                        "a DAG with fail_fast=True cannot hold a pipeline: decided rows must be delivered though other"
+                        " tasks fail.",
+                        code="arguments_conflict",
+                        remedy="Remove fail_fast from the DAG, or put the pipeline into a DAG of its own.",
+                        pipeline=spec.pipeline,
+                        argument="fail_fast",
+                    )
                 self.stage, self.confirmed = _tasks(spec, shared)
                 self.folder = getattr(self.stage, "folder", None)
         self.pipeline = spec.pipeline
         self.commit_order = planned.names
         self.output = self.confirmed.output
         self.asset = declared_asset(spec.pipeline, spec.suffix)
+
+
+def _check_unchained(spec: PipelineSpec, default_args: Mapping[str, Any]) -> None:
+    """Refuse arguments that chain tasks of one run to those of the last one: the turn orders whole runs.
+
+    After a failed run the next one would take the turn, and then wait for a task of the failed run, which waits for
+    the turn once it is cleared.
+    """
+    for name in ("depends_on_past", "wait_for_downstream"):
+        if default_args.get(name):
+            raise ConfigurationError(
+                f"{name} lets a run wait for a task of a failed run, which needs the turn of the waiting run.",
+                code="argument_invalid",
+                remedy=f"Remove {name}, or give the group {name}=False. Runs of a pipeline follow one another without"
+                " it. To start no run after a failed one, give the DAG max_active_runs=1 and"
+                " max_consecutive_failed_dag_runs=1.",
+                pipeline=spec.pipeline,
+                argument=name,
+            )
 
 
 def _taken(spec: PipelineSpec, group_id: str, arguments: Mapping[str, Any]) -> ConfigurationError:
@@ -305,7 +335,7 @@ def _tasks(
         task >> commits[0]
     for first, second in pairwise(commits):
         first >> second
-    commits[-1] >> confirmed
+    commits >> confirmed  # Airflow may clear failed tasks alone, of which any may be the last one
     return stage, confirmed
 
 

@@ -10,7 +10,6 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.emitting import declare_outlets, emit
-from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.resolved import wal_root_of
 from airflow_ft.pipeline.runs import first_try
@@ -98,10 +97,6 @@ class RecoverOperator(CheckpointOperator):
         self.outlets = []
         return {"completed": []}
 
-    def resume(self, context: Context, event: dict[str, Any] | None = None) -> Any:
-        """Continue after the trigger; checks everything again, since a trigger proves nothing."""
-        return self.execute(context)
-
 
 def rewinding(operator: CheckpointOperator, context: Context) -> Actor:
     """Return who has this run rewind its pipeline."""
@@ -143,19 +138,4 @@ def recover_or_wait(
                 " process. Then clear this task.",
                 pipeline=run.pipeline,
             ) from error
-        operator.log.info("%s", error)
-        from airflow_ft.triggers.turn import TurnTrigger  # parsing a DAG needs no triggers
-
-        operator.defer(
-            trigger=TurnTrigger(
-                pipeline=operator.pipeline,
-                dag_id=run.run.dag_id,
-                run_id=run.run.run_id,
-                map_index=run.run.map_index,
-                store=operator.store,
-                lease_seconds=settings.lease_seconds(),
-                poll_interval=poll_interval,
-            ),
-            method_name="resume",
-            timeout=timeout,
-        )
+        operator.wait_for_turn(error, run.run, poll_interval, timeout)

@@ -108,10 +108,6 @@ class StreamingPipelineOperator(StageOperator):
 
         return why
 
-    def resume(self, context: Context, event: dict[str, Any] | None = None) -> Any:
-        """Continue after waiting for another run; checks everything again, since a trigger proves nothing."""
-        return self.execute(context)
-
 
 def check_time_outs(task: BaseOperator, pipeline: str) -> None:
     """Raise ConfigurationError for a time-out of Airflow that would end a task of streams."""

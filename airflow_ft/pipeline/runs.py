@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_UNFINISHED = ["queued", "running"]
 # These runs have a planned data interval. For others it is made up, or missing.
 _WITH_AN_INTERVAL = ("scheduled", "backfill")
 
@@ -87,14 +86,27 @@ def asked_by(context: Context) -> str:
 def run_is_over(run: RunKey) -> bool:
     """Return whether the run can no longer continue: it failed, succeeded, or was deleted.
 
-    One request counts the runs that can continue, and a deleted one raises nothing. TransientError while Airflow's
-    server does not answer.
+    TransientError while Airflow's server does not answer.
     """
+    return _count(run, ["queued", "running"]) == 0
+
+
+def run_is_idle(run: RunKey) -> bool:
+    """Return whether no task of the run works: it is over, or it was cleared and is QUEUED.
+
+    Airflow may not start a QUEUED run before the run that asks has ended (`max_active_runs`). So that one may take its
+    turn; a process that is left of it is fenced as any other. TransientError while Airflow's server does not answer.
+    """
+    return _count(run, ["running"]) == 0
+
+
+def _count(run: RunKey, states: list[str]) -> int:
+    """One request counts the runs in these states, and a deleted one raises nothing."""
     from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     try:
-        return RuntimeTaskInstance.get_dr_count(dag_id=run.dag_id, run_ids=[run.run_id], states=_UNFINISHED) == 0
+        return RuntimeTaskInstance.get_dr_count(dag_id=run.dag_id, run_ids=[run.run_id], states=states)
     except (AirflowRuntimeError, OSError) as error:
         raise TransientError(
             f"Airflow does not say whether the run {run} has ended: {error}.",

@@ -105,12 +105,9 @@ def check_varying_position(position: object, pipeline: str) -> None:
 
 def check_interval(position: object, timetable: object, pipeline: str) -> None:
     """Refuse the interval of an Airflow run as position where each run's interval is empty."""
-    if not isinstance(position, Mapping):
-        return
-    of_run = all(f"data_interval_{name}" in str(position.get(name)) for name in ("start", "end"))
     kind = type(timetable).__name__
     may_be_empty = kind in ("CronTriggerTimetable", "DeltaTriggerTimetable")
-    if not of_run or not may_be_empty or getattr(timetable, "interval", True):
+    if not _is_interval_of_run(position) or not may_be_empty or getattr(timetable, "interval", True):
         return
     data = kind.replace("Trigger", "DataInterval")
     raise ConfigurationError(
@@ -121,6 +118,29 @@ def check_interval(position: object, timetable: object, pipeline: str) -> None:
         argument="position",
         timetable=kind,
     )
+
+
+def check_order_of_runs(position: object, max_active_runs: int, pipeline: str, suffix: object) -> None:
+    """Refuse the interval of an Airflow run as position where several runs may be active, of which any may go first.
+
+    Each run may have a pipeline of its own, by Jinja in its name.
+    """
+    if max_active_runs == 1 or not _is_interval_of_run(position) or is_late_anywhere([pipeline, suffix]):
+        return
+    raise ConfigurationError(
+        f"position is the interval of the run, and {max_active_runs} runs of the DAG may be active at once. If a later"
+        " one goes first, the earlier interval cannot be delivered any more.",
+        code="argument_invalid",
+        remedy="Give the DAG max_active_runs=1. For a backfill, choose 1 active run, too.",
+        pipeline=pipeline,
+        argument="max_active_runs",
+        value=max_active_runs,
+    )
+
+
+def _is_interval_of_run(position: object) -> bool:
+    bounds = ("start", "end")
+    return isinstance(position, Mapping) and all(f"data_interval_{name}" in str(position.get(name)) for name in bounds)
 
 
 def check_split(job: object, sinks: Mapping[str, SinkSpec], optional: Collection[str]) -> None:

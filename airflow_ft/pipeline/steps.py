@@ -19,9 +19,10 @@ from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.backpressure import retained_batches
 from airflow_ft.protocol.errors import AirflowFtError, HaltError
-from airflow_ft.protocol.model import CheckpointingMode
+from airflow_ft.protocol.model import CheckpointingMode, CheckpointState
 from airflow_ft.protocol.numbers import MOST_LISTED
 from airflow_ft.protocol.pipelines import PipelineStatus
+from airflow_ft.protocol.planning import live_plans
 from airflow_ft.protocol.sharing import require_own_targets
 from airflow_ft.sources import KafkaSource
 
@@ -296,6 +297,18 @@ def commit(run: steps.Context[DecisionLog], participant: str, restores: bool) ->
     if not numbers:  # another try, or recover, or an overlapping stage may have committed this run's numbers before
         numbers = run.store.proven(run.pipeline, run.run, participant, MOST_LISTED)
     return list(numbers[-MOST_LISTED:])
+
+
+def undecided(run: steps.Context[DecisionLog]) -> str:
+    """Return why rows of the run, computed or not, are not decided, so that no commit can deliver them; "": all are."""
+    row = run.store.run(run.pipeline, run.run)
+    if row is None or not row.staged:
+        return "the stage of this run has not finished"
+    plans = live_plans(run.store.open_checkpoints(run.pipeline))  # read first: a plan that ends meanwhile is settled
+    decided = [c for c in plans if c.state is CheckpointState.COMMITTING]
+    covered = {c.number for c in decided} | {s.number for c in decided if c.plan for s in c.plan.segments}
+    first = next((c for c in run.unsettled(sys.maxsize) if c.number not in covered), None)
+    return "" if first is None else f"checkpoint {first.number} is {first.state}, and not decided"
 
 
 def _waits(run: steps.Context[DecisionLog]) -> bool:

@@ -42,15 +42,18 @@ from airflow_ft.protocol.write_ahead_log import Archive
 log = logging.getLogger(__name__)
 LogT = TypeVar("LogT", bound=RunLog, covariant=True)
 
-PROBLEMS = 20
-"""Most undelivered numbers of a run that are named one by one."""
+PROBLEMS = 20  # most undelivered numbers of a run that are named one by one
+CLEAR_FAILED = (
+    "Read the log of the task that failed first, and clear the failed tasks of the run. If a sink refused the rows,"
+    " clear the stage and all tasks after it. Or let the next run deliver."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Context(Generic[LogT]):
     """One run of one pipeline, and the dependencies of its steps.
 
-    `run_is_over` returns whether another run can no longer continue (Airflow: failed, succeeded or deleted).
+    `run_is_over` returns whether no task of another run works, so that this run takes the turn (Airflow: not RUNNING).
     `is_own_stage` returns whether the task that staged this run is the stage of this step (None: it must be).
     """
 
@@ -353,7 +356,7 @@ def confirm_step(
         raise NotDeliveredError(
             "; ".join(problems) + ".",
             code=NotDeliveredError.code if left else "stage_unfinished",
-            remedy="Look at the log of the task that failed. Clear it, or let the next run deliver the staged rows.",
+            remedy=CLEAR_FAILED,
             pipeline=pipeline,
             open={checkpoint.number: checkpoint.state.value for checkpoint in left},
         )
@@ -369,9 +372,7 @@ def _confirmed_or_why(
     quarantine_unresolved(store, pipeline, context.participants, config.quarantine_after)
     row = store.run(pipeline, context.run)
     left = list(context.unsettled(PROBLEMS + 1))
-    problems = [_problem(checkpoint) for checkpoint in left[:PROBLEMS]]
-    if len(left) > PROBLEMS:
-        problems.append("and others")
+    problems = [*map(_problem, left[:PROBLEMS]), *(["and others"] if len(left) > PROBLEMS else [])]
     # Read before and after (I9): a rewind in between sets aside numbers that seem to be settled, and the stage's end.
     if row is None or not row.staged or store.run(pipeline, context.run) != row:
         newest = store.run_checkpoints(pipeline, context.run, PROBLEMS)

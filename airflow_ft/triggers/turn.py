@@ -15,7 +15,7 @@ from airflow_ft.triggers.shared import reading
 
 
 class TurnTrigger(BaseTrigger):
-    """Fire when the turn is free, its holder's DAG run is over, or it is ours - and no lease is alive.
+    """Fire when the turn is free, no task of its holder's DAG run works, or it is ours - and no lease is alive.
 
     Args:
         pipeline: the pipeline's name.
@@ -72,14 +72,14 @@ class TurnTrigger(BaseTrigger):
 
     def is_free(self) -> bool:
         """One look, in a thread of its own."""
-        from airflow_ft.pipeline.runs import run_is_over
+        from airflow_ft.pipeline.runs import run_is_idle
 
         with reading(self.store) as reader:
             store = reader.store()
             holder = store.pipeline(self.pipeline).turn
             leases = store.leases(self.pipeline)
         own = RunKey(self.dag_id, self.run_id, self.map_index)
-        if holder is not None and holder != own and not run_is_over(holder):
+        if holder is not None and holder != own and not run_is_idle(holder):
             return False
         now = time.monotonic()
         self._watched = {

@@ -90,7 +90,12 @@ def test_doctor_examines_sinks_whose_rows_another_task_computes(
 
 
 def test_doctor_looks_for_pools_and_for_the_writer_of_rows(
-    world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    world: World,
+    ft: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from airflow import settings
     from airflow.models.pool import Pool
@@ -120,8 +125,14 @@ def test_doctor_looks_for_pools_and_for_the_writer_of_rows(
     request.addfinalizer(lambda: Pool.__table__.drop(settings.engine))
     assert set(problems := found()) == {"pool_missing", "writer_missing"}
     assert "'no_such_pool'" in problems["pool_missing"] and "compute" in problems["pool_missing"]
-    dag.write_text(f"{text.replace('no_such_pool', 'default_pool')} >> new.stage\n")
+    text = f"{text.replace('no_such_pool', 'default_pool')} >> new.stage\n"
+    dag.write_text(text)
     assert not found()
+    dag.write_text(text.replace("position=", "pool='spark', position="))
+    for is_included in (False, True):
+        pool = Pool(pool="spark", slots=1, include_deferred=is_included)
+        monkeypatch.setattr(Pool, "get_pool", {"spark": pool}.get)
+        assert any("includes deferred tasks" in each for each in found().values()) is is_included
 
 
 @pytest.mark.parametrize(

@@ -38,15 +38,15 @@ class ChaosAirflow(Airflow):
         """What 'mark as failed' does: tasks are set to failed, and their supervisors end them within seconds."""
         self._request("PATCH", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}", json={"state": "failed"}).raise_for_status()
 
-    def clear(self, dag_id: str, run_id: str, task_ids: Sequence[str]) -> None:
-        """Clears tasks of a run, whatever their state; they run again."""
-        body = {
-            "dry_run": False,
-            "dag_run_id": run_id,
-            "only_failed": False,
-            "reset_dag_runs": True,
-            "task_ids": list(task_ids),
-        }
+    def fail(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """What 'mark as failed' does to a running task: its supervisor ends it within seconds, and no retry follows."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+        self._request("PATCH", path, json={"new_state": "failed"}).raise_for_status()
+
+    def clear(self, dag_id: str, run_id: str, task_ids: Sequence[str] | None = None) -> None:
+        """Clears tasks of a run, whatever their state; None: all that failed. They run again."""
+        body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "reset_dag_runs": True}
+        body |= {"only_failed": True} if task_ids is None else {"only_failed": False, "task_ids": list(task_ids)}
         self._request("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", json=body).raise_for_status()
 
     def task_process(self, one_try: Try) -> tuple[int, int] | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tests.chaos.faults import FAULTS, GROUP, KAFKA, MYSQL, Choice, Moment
-from tests.chaos.run import Chaos, Violation
+from tests.chaos.run import RUN_SECONDS, Chaos, Violation
 from tests.chaos.strike import APPEAR, LOOK, Striker
 from tools.demo.run import DAG
 from tools.servers import processes
@@ -118,6 +118,27 @@ def cleared_running(task: str, moment: Moment) -> Callable[[Chaos], str]:
     return hazard
 
 
+def cleared_failed(task: str, moment: Moment) -> Callable[[Chaos], str]:
+    """A task is marked as failed while it works. Then the failed tasks of its run are cleared, and it succeeds."""
+
+    def hazard(chaos: Chaos) -> str:
+        with _round(chaos) as run_id:
+            await_moment(chaos, run_id, moment)
+            chaos.world.airflow.fail(DAG, run_id, f"{GROUP}.{task}")
+            end = time.monotonic() + RUN_SECONDS
+            while not chaos.is_over(run_id):
+                if time.monotonic() > end:
+                    raise Violation(f"I7: {run_id} has not ended in {RUN_SECONDS:.0f} s")
+                time.sleep(0.1)
+            chaos.world.airflow.clear(DAG, run_id)
+            outcome, _ = chaos.recover(run_id)
+            if (state := chaos.world.airflow.run_state(DAG, run_id)) != "success":
+                raise Violation(f"I9: {run_id} has {state} after its failed tasks were cleared")
+            return outcome
+
+    return hazard
+
+
 def await_moment(chaos: Chaos, run_id: str, moment: Moment) -> None:
     """Waits for it; Violation when the run ends before."""
     while not moment.reached(chaos.world.log.events(chaos.since)):
@@ -186,4 +207,6 @@ HAZARDS: Mapping[str, Callable[[Chaos], str]] = {
     "cleared stage and commits, finished": cleared_finished,
     "cleared stage, running": cleared_running("stage", Moment("TRIGGERED", 2)),
     "cleared commit, running": cleared_running(f"commit.{MYSQL}", Moment("ATTEMPT", 1, MYSQL, "commit")),
+    "cleared only failed, of stage": cleared_failed("stage", Moment("TRIGGERED", 2)),
+    "cleared only failed, of commit": cleared_failed(f"commit.{MYSQL}", Moment("ATTEMPT", 1, MYSQL, "commit")),
 }

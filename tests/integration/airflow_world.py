@@ -133,9 +133,12 @@ class AirflowWorld(Airflow):
         """The tasks' states by task id."""
         return {task.task_id: task.state for task in self.tasks(dag_id, run_id)}
 
-    def clear(self, dag_id: str, run_id: str, task_ids: Sequence[str] | None = None) -> None:
+    def clear(
+        self, dag_id: str, run_id: str, task_ids: Sequence[str] | None = None, *, only_failed: bool = False
+    ) -> None:
         """Clears tasks of a run (None: all of them), as a person does in the UI; they run again."""
-        body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "reset_dag_runs": True}
+        body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "reset_dag_runs": True}
+        body["only_failed"] = only_failed
         if task_ids is not None:
             body["task_ids"] = list(task_ids)
         self._request("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", json=body).raise_for_status()

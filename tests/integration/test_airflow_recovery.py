@@ -216,3 +216,20 @@ def test_the_pipelines_own_next_run_goes_on(left: Left) -> None:
         _, states = left.airflow.run(name)
         assert set(states.values()) <= {"success", "skipped"}, states
         assert left.ids(name) == left.records(name) == list(range(ROWS))
+
+
+def test_clearing_only_failed_tasks_repairs_both_runs(left: Left) -> None:
+    airflow, runs = left.airflow, {}
+    for name, victim in DIES_IN.items():
+        (airflow.home / f"dies-{name}").write_text(victim)
+        line = json.dumps({"id": ROWS, "amount": "150.00", "note": ""})
+        (airflow.home / name / "more.json").write_text(f"{line}\n")
+        runs[name] = airflow.trigger(name)
+    for name, run_id in runs.items():
+        states = airflow.finish(name, run_id)
+        assert states[f"{name}.commit.bus"] == states[f"{name}.confirmed"] == "failed", states
+        (airflow.home / f"dies-{name}").unlink()
+        airflow.clear(name, run_id, only_failed=True)
+        states = airflow.finish(name, run_id)
+        assert set(states.values()) == {"success"}, states
+        assert left.ids(name) == left.records(name) == list(range(ROWS + 1))

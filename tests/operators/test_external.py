@@ -41,6 +41,7 @@ from tests.operators.declared import spec
 from tests.raising import raises
 
 pytestmark = pytest.mark.airflow
+INTERVAL = {"start": "{{ data_interval_start }}", "end": "{{ data_interval_end }}"}
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 
 
@@ -390,11 +391,9 @@ def test_operators_fit_their_pipeline() -> None:
 )
 def test_the_interval_of_a_run_is_no_position_where_it_is_empty(schedule: Any, is_empty: bool) -> None:
     def declare() -> None:
-        with DAG("d", schedule=schedule):
+        with DAG("d", schedule=schedule, max_active_runs=1):
             CheckpointedPipeline(
-                pipeline="orders",
-                position={"start": "{{ data_interval_start }}", "end": "{{ data_interval_end }}"},
-                sinks={"orders": SqliteSink(table="orders", conn_id="shop")},
+                pipeline="orders", position=INTERVAL, sinks={"orders": SqliteSink(table="orders", conn_id="shop")}
             )
 
     if is_empty:
@@ -402,6 +401,21 @@ def test_the_interval_of_a_run_is_no_position_where_it_is_empty(schedule: Any, i
             declare()
     else:
         declare()
+
+
+def test_runs_with_intervals_follow_one_another() -> None:
+    """Of two active runs the later one may go first. Then the earlier interval is refused for ever."""
+
+    def declare(position: Any = INTERVAL, **given: Any) -> None:
+        with DAG("d", schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), max_active_runs=2):
+            sinks = {"orders": SqliteSink(table="orders", conn_id="shop")}
+            CheckpointedPipeline(**{"pipeline": "orders", **given}, position=position, sinks=sinks)
+
+    with raises(ConfigurationError, "argument_invalid", argument="max_active_runs", value=2):
+        declare()
+    declare("{{ ds }}")
+    declare(pipeline="orders-{{ ds_nodash }}", group_id="orders")
+    declare(suffix="{{ ds_nodash }}")
 
 
 def test_a_position_that_is_the_same_in_each_run_is_refused() -> None:

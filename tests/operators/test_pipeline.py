@@ -54,7 +54,7 @@ def test_the_tasks_and_their_order(dag: DAG) -> None:
         "orders.prepare.shop": {"orders.stage"},
         "orders.commit.shop": {"orders.prepare.bus", "orders.prepare.shop"},
         "orders.commit.bus": {"orders.commit.shop"},
-        "orders.confirmed": {"orders.commit.bus"},
+        "orders.confirmed": {"orders.commit.shop", "orders.commit.bus"},
     }
     assert group.commit_order == ("shop", "bus")
     assert [task.task_id for task in group.leaves] == ["orders.confirmed"]
@@ -382,16 +382,16 @@ def test_common_operator_arguments_reach_each_task(dag: DAG) -> None:
         "execution_timeout": timedelta(hours=2),
         "priority_weight": 9,
         "owner": "shop",
-        "depends_on_past": True,
+        "depends_on_past": False,
         "on_failure_callback": called.append,
         "executor_config": {"a": 1},
         "run_as_user": "spark",
     }
-    group = pipeline(dag, default_args={"retries": 1, "wait_for_downstream": True}, **common)
+    group = pipeline(dag, default_args={"retries": 1, "ignore_first_depends_on_past": False}, **common)
     for task in dag.tasks:
         found = {name: getattr(task, name) for name in common}
         assert found == {**common, "on_failure_callback": [called.append]}, task.task_id
-    assert group.default_args["wait_for_downstream"] is True
+    assert group.default_args["ignore_first_depends_on_past"] is False
     stream = pipeline(DAG("s", schedule=None), streaming=True, pool="streams", retries=2)
     assert isinstance(stream.confirmed, BaseOperator)
     assert (stream.confirmed.pool, stream.confirmed.retries) == ("streams", 2)
@@ -413,6 +413,29 @@ def test_what_is_not_for_all_tasks_is_refused(dag: DAG, given: dict[str, Any], n
     with pytest.raises(ConfigurationError) as caught:
         pipeline(dag, **given)
     assert name in caught.value.headline and remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["depends_on_past", "wait_for_downstream"])
+def test_tasks_do_not_wait_for_those_of_the_last_run(name: str) -> None:
+    """After a failed run two runs would wait for each other."""
+    of_dag = DAG("d", schedule=None, default_args={name: True})
+    for make in (
+        lambda: pipeline(DAG("e", schedule=None), **{name: True}),
+        lambda: pipeline(DAG("f", schedule=None), default_args={name: True}),
+        lambda: pipeline(of_dag),
+        lambda: pipeline(of_dag, pipeline="clicks", streaming=True),
+    ):
+        with raises(ConfigurationError, "argument_invalid", argument=name):
+            make()
+    group = pipeline(of_dag, pipeline="returns", **{name: False})
+    assert not any(getattr(task, name) for task in group.iter_tasks())
+
+
+def test_a_dag_that_fails_fast_holds_streams_only() -> None:
+    dag = DAG("d", schedule=None, fail_fast=True)
+    with raises(ConfigurationError, "arguments_conflict", argument="fail_fast"):
+        pipeline(dag)
+    pipeline(DAG("s", schedule=None, fail_fast=True), streaming=True)
 
 
 def test_retries_are_set_in_one_place(dag: DAG) -> None:

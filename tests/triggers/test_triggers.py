@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -17,10 +19,12 @@ from airflow.triggers.base import BaseTrigger
 
 from airflow_ft.pipeline.barriers import BarrierGate
 from airflow_ft.pipeline.checkpoints import Gate
-from airflow_ft.protocol.errors import StoreUnavailableError
+from airflow_ft.pipeline.runs import run_is_idle, run_is_over
+from airflow_ft.protocol.errors import StoreUnavailableError, TurnHeldError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.protocol.steps import take_turn
 from airflow_ft.triggers.barrier import BarrierTrigger
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
 from airflow_ft.triggers.polling import poll
@@ -163,7 +167,7 @@ def turn_trigger(folder: Path, run_id: str = "waiting", lease_seconds: float = 0
 def runs(monkeypatch: pytest.MonkeyPatch) -> set[RunKey]:
     """The DAG runs that can go on, as Airflow would say."""
     alive: set[RunKey] = set()
-    monkeypatch.setattr("airflow_ft.pipeline.runs.run_is_over", lambda run: run not in alive)
+    monkeypatch.setattr("airflow_ft.pipeline.runs.run_is_idle", lambda run: run not in alive)
     return alive
 
 
@@ -178,6 +182,22 @@ def test_a_turn_is_free_when_nobody_has_it_or_its_run_is_over(tmp_path: Path, ru
     assert turn_trigger(tmp_path, "holder").is_free(), "it is its own"
     runs.clear()
     assert turn_trigger(tmp_path).is_free()
+
+
+@pytest.mark.parametrize("state", ["queued", "running", "failed"])
+def test_a_run_that_waits_to_be_started_gives_up_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """It was cleared, and with max_active_runs=1 Airflow starts it after the one that waits for the turn."""
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, RunKey("dag", "holder"), None)
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", lambda *, states, **_: int(state in states))
+    assert turn_trigger(tmp_path).is_free() is (state != "running")
+    context = replace(world.context(run=RunKey("dag", "waiting")), run_is_over=run_is_idle)
+    with nullcontext() if state != "running" else pytest.raises(TurnHeldError):
+        assert take_turn(context)
+    assert run_is_over(RunKey("dag", "holder")) is (state == "failed")
 
 
 @pytest.mark.parametrize(

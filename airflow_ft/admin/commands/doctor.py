@@ -131,7 +131,7 @@ def _examine_pools(exam: Examination, task: CheckpointOperator) -> None:
         if each.pool != Pool.DEFAULT_POOL_NAME:
             using.setdefault(each.pool, []).append(each.task_id)
     try:
-        missing = {pool: tasks for pool, tasks in using.items() if Pool.get_pool(pool) is None}
+        pools = {name: Pool.get_pool(name) for name in using}
     except SQLAlchemyError as error:
         exam.warn(
             "pool",
@@ -139,7 +139,15 @@ def _examine_pools(exam: Examination, task: CheckpointOperator) -> None:
             "Run this check where `airflow pools list` works.",
         )
         return
-    for pool, tasks in missing.items():
+    for pool, tasks in using.items():
+        if (found := pools[pool]) is not None:
+            if found.include_deferred and task.pool == pool:
+                exam.warn(
+                    "pool",
+                    f"the pool {pool!r} includes deferred tasks: a run that waits keeps a slot that another one needs",
+                    f"Run `airflow pools set {pool} SLOTS DESCRIPTION`, without --include-deferred.",
+                )
+            continue
         some = ", ".join(tasks[:3]) + (f" and {len(tasks) - 3} more" if len(tasks) > 3 else "")
         exam.problem(
             "pool",
