@@ -222,25 +222,6 @@ def test_it_starts_at_the_first_record_of_a_time(
     assert _ids(pipeline) == [3, 4, 6, 7]
 
 
-def test_a_failed_run_does_not_move_the_start(pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory) -> None:
-    """Its job raised before Spark had read anything. The next run began at its own time, an hour later."""
-    topic = topic_factory(partitions=1)
-    midnight = datetime.now(UTC) - timedelta(hours=8)  # a broker keeps records for some days
-    for hour in (2, 3, 4):
-        fill(kafka.bootstrap, topic, [f'{{"id": {hour}}}'], 0, midnight + timedelta(hours=hour + 0.5))
-    declared = KafkaSource(topics=[topic], starting_offsets="{{ data_interval_start }}")
-
-    def at(hour: int) -> KafkaSource:
-        source = replace(declared, starting_offsets=midnight + timedelta(hours=hour))
-        source.rendered_from(declared)
-        return source
-
-    with raises(JobError, "job_invalid"):
-        pipeline.stage(replace(_plain(pipeline, kafka, at(3)), job_arguments={"unknown": 1}))
-    pipeline.complete(_plain(pipeline, kafka, at(4)))
-    assert _ids(pipeline) == [3, 4]
-
-
 def test_it_starts_at_the_offsets_that_are_named(
     pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
 ) -> None:
