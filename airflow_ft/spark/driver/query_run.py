@@ -38,7 +38,6 @@ from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.meaning import warn_of_later_spark
-from airflow_ft.spark.state.operators import remember_code
 from airflow_ft.spark.state.settings import log_changed_settings, remember_given
 from airflow_ft.spark.state.source_changes import SourceChange, source_change
 from airflow_ft.wal.filesystem import filesystem
@@ -86,7 +85,6 @@ class QueryRun:
         location = self.open_location(plan, change, frozen, begins, topics, bear)
         require(request.wal_root)  # what was read of the base, or not found there, was read from the right disk
         remember_given(location.uri, request.conf)
-        remember_code(location, job.code)
         log_changed_settings(request.base, frame.sparkSession.conf.get)
         declared = sources_by_place(request, plan.sources)
         with run.stopping() as stop:
