@@ -26,7 +26,7 @@ from airflow_ft.spark.driver.inputs import (
 )
 from airflow_ft.spark.driver.job_run import JobRun
 from airflow_ft.spark.driver.kafka_admin import topic_admins
-from airflow_ft.spark.driver.lag import LagWatch, RecordsRead
+from airflow_ft.spark.driver.lag import LagWatch
 from airflow_ft.spark.driver.listing import Listing, check_listings
 from airflow_ft.spark.driver.opening import JobPlan, open_attempt
 from airflow_ft.spark.driver.plan_meaning import memory_of
@@ -103,7 +103,6 @@ class QueryRun:
                 request,
                 lambda: gauges_of(spark, location, declared, topics, partial(warn, store, request.pipeline)),
                 lambda: publisher.last_read,
-                RecordsRead(spark),
             )
             try:
                 run.await_answer()
