@@ -254,12 +254,11 @@ class Checkpoints(TypedDict):
 
 
 class RunOfPipeline(TypedDict):
-    """Results of a DAG's run for a pipeline. `settled`: checkpoints that the requested task has settled."""
+    """Results of a DAG's run for a pipeline."""
 
     name: str
     map_index: int
     checkpoints: Sequence[CheckpointListed]
-    settled: Sequence[Event]
 
 
 class Runs(TypedDict):

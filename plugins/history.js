@@ -111,7 +111,7 @@ function Whole({ pipeline, number, only }) {
  */
 
 /** @param {Checkpoint} checkpoint */
-export const elsewhere = (checkpoint) => (checkpoint.delivered_by ? fill(say.deliveredWith, { delivered_by: checkpoint.delivered_by }) : "");
+const elsewhere = (checkpoint) => (checkpoint.delivered_by ? fill(say.deliveredWith, { delivered_by: checkpoint.delivered_by }) : "");
 
 /** @param {Checkpoint} checkpoint */
 function sinks(checkpoint) {
@@ -126,7 +126,7 @@ const stateText = ({ changes, snapshot, replayed }) => fill(say.changed, { chang
   + (snapshot ? fill(say.inSnapshot, { snapshot: bytes(snapshot), replayed: amount(replayed, say.microBatches) }) : say.noFullSnapshotYet);
 
 /** @type {Record<"rows" | "log" | "state" | "sinks" | "took" | "triggered" | "ended", Shown>} */
-export const SHOWN = {
+const SHOWN = {
   rows: [say.rows, true, (each) => count(each.rows)],
   log: [say.log, true, (each) => bytes(each.bytes)],
   state: [say.stateSize, true, ({ state_sizes: sizes }) =>
@@ -136,9 +136,6 @@ export const SHOWN = {
   triggered: [say.triggered, false, (each) => when(each.triggered_at)],
   ended: [say.completed, false, (each) => when(each.completed_at) || elsewhere(each) || "–"],
 };
-const { rows, log, state, took: steps, triggered, ended } = SHOWN;
-/** @type {Shown[]} */
-export const COLUMNS = [rows, log, state, SHOWN.sinks, steps, triggered, ended];
 
 /**
  * @param {{
@@ -163,11 +160,11 @@ function Row({ pipeline, checkpoint, columns, longest, only }) {
 /**
  * A table of them, each of which opens to all that is known of it.
  * @param {{
- *   name: string, title: string, checkpoints: Checkpoint[], columns?: Shown[], only?: (checkpoint: Checkpoint) => void,
+ *   name: string, title: string, checkpoints: Checkpoint[], only?: (checkpoint: Checkpoint) => void,
  * }} props
  */
-export function Rows({ name, title, checkpoints, columns: wanted = COLUMNS, only }) {
-  const columns = wanted.filter((each) => each !== SHOWN.state || checkpoints.some(({ state_sizes: sizes }) => sizes));
+export function Rows({ name, title, checkpoints, only }) {
+  const columns = Object.values(SHOWN).filter((each) => each !== SHOWN.state || checkpoints.some(({ state_sizes: sizes }) => sizes));
   const longest = Math.max(...checkpoints.map((each) => each.seconds ?? 0));
   return h(Table, {
     caption: fill(say.checkpointsOf, { title }), right: columns.filter(([, isNumber]) => isNumber).map(([of]) => of),

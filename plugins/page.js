@@ -1,5 +1,5 @@
 // The page "Checkpoints" of Airflow's UI, which takes the component from `globalThis.AirflowPlugin`; see parts.js.
-import { OfRun, OfTask } from "./run.js";
+import { OfRun } from "./run.js";
 import { Pipeline } from "./pipeline.js";
 import { Muted } from "./parts.js";
 import { Pipelines } from "./pipelines.js";
@@ -28,7 +28,7 @@ function Checkpoints({ dagId, runId, taskId, mapIndex }) {
   }
   return h(Box, { padding: { base: "3", md: "6" }, color: "fg", overflowY: "auto", height: "100%" },
     !dagId && h(Heading, { size: "xl", as: "h1", marginBottom: "4" }, say.checkpoints),
-    dagId && runId ? taskId ? h(OfTask, { dagId, runId, taskId, mapIndex }) : h(OfRun, { dagId, runId, mapIndex })
+    dagId && runId ? h(OfRun, { dagId, runId, taskId, mapIndex })
       : query.pipeline ? h(Pipeline, { key: query.pipeline, query, go })
         : h(Pipelines, { query, go, dag: dagId }),
     h(Muted, { fontSize: "xs", paddingTop: "4" }, fill(say.zone, { zone })));

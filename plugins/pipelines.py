@@ -14,35 +14,20 @@ from airflow_ft.protocol.errors import NewerReleaseError
 from airflow_ft.protocol.explaining import explained
 from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.overview import Condition, Overview
-from airflow_ft.protocol.pipelines import Event, Run
+from airflow_ft.protocol.pipelines import Run
 from airflow_ft.protocol.timing import Delivered, rate
-from airflow_ft.store.events import EventKind
 
 from . import answers
 from .access import at_work, configured, dags_of, decision_log, judged_now, of_dags, visible_dags, visible_part
-from .checkpoint import behind, event, listed
+from .checkpoint import behind, listed
 from .routes import holds_until, made_of
 from .routes import router as conditional
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 RECENT = 20
 """Newest completed checkpoints of a pipeline that are drawn, and from which its rate is computed."""
-EVENTS = 500
-"""Newest events that are searched for what a task settled."""
-SETTLED = frozenset(
-    {
-        EventKind.COMPLETED,
-        EventKind.DELIVERED,
-        EventKind.ABORTED,
-        EventKind.ROLLED_BACK,
-        EventKind.REWOUND,
-        EventKind.QUARANTINED,
-    }
-)
-"""What of them."""
 
 log = logging.getLogger(__name__)
 router = conditional()
@@ -102,13 +87,8 @@ def pipelines(
 
 
 @router.get("/runs")
-def runs(
-    dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = RECENT, task: str = ""
-) -> answers.Runs:
-    """Return the newest checkpoints of a DAG's run for each pipeline, by map index.
-
-    `task`: adds checkpoints that this task settled in epochs of its own, as far as the newest events show.
-    """
+def runs(dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = RECENT) -> answers.Runs:
+    """Return the newest checkpoints of a DAG's run for each pipeline, by map index."""
     visible = visible_dags(user)
     with decision_log() as store, configured():
         found = _overview(store, visible, dag)
@@ -118,7 +98,6 @@ def runs(
                     "name": each.name,
                     "map_index": of.key.map_index,
                     "checkpoints": _of_run(store, each.name, of, limit),
-                    "settled": [event(one) for one in _settled(store, of, task)] if task else [],
                 }
                 for each in found
                 for of in store.runs(each.name, dag, run)
@@ -133,15 +112,6 @@ def _of_run(store: DecisionLog, pipeline: str, run: Run, limit: int) -> list[ans
     except NewerReleaseError as error:
         log.warning("%s", error)
         return []
-
-
-def _settled(store: QueryLog, run: Run, task: str) -> list[Event]:
-    """Return what happened to checkpoints in the epochs that the task has taken, oldest first."""
-    index = f"[{run.key.map_index}]" if run.key.map_index >= 0 else ""
-    taken_by = f"({run.key.dag_id}/{run.key.run_id}/{task}{index}, try "
-    found = store.events(run.pipeline, limit=EVENTS)
-    epochs = {each.epoch for each in found if each.kind == EventKind.EPOCH and taken_by in each.message}
-    return [each for each in reversed(found) if each.number and each.kind in SETTLED and each.epoch in epochs]
 
 
 def _overview(store: DecisionLog, visible: frozenset[str], dag: str) -> list[Overview]:

@@ -25,7 +25,7 @@ function Details({ pipeline, name }) {
       fill(say.complete, { files: data.files, bytes: bytes(data.bytes) })),
     h(Text, { overflowWrap: "anywhere" }, fill(say.folder, { uri: data.uri })),
     h(Text, null, fill(say.checkpointAndBatch, { checkpoint: data.checkpoint, batch: data.batch, drained: data.drained ? say.drained : "" })),
-    data.job && h(Text, { overflowWrap: "anywhere" }, fill(say.job, { job: data.job, source: data.sha256 ? fill(say.source, { sha256: data.sha256.slice(0, 12) }) : "" })),
+    data.job && h(Text, { overflowWrap: "anywhere" }, fill(say.job, { job: data.job })),
     h(Text, null, fill(say.versions, { versions: Object.entries(data.versions).map(([each, version]) => `${each} ${version}`).join(", ") })),
     rows && h(Text, null, fill(say.rowsOfTheCheckpoint, { rows })),
     Object.entries(data.positions).map(([source, position]) =>

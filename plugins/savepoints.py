@@ -115,7 +115,6 @@ def _whole(row: state_answers.Savepoint, metadata: Savepoint) -> state_answers.S
         "versions": dict(metadata.versions),
         "files": len(metadata.files),
         "job": str(metadata.spec.get("job", "")),
-        "sha256": metadata.code.get("sha256", ""),
     }
 
 

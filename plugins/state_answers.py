@@ -63,7 +63,6 @@ class SavepointWhole(Savepoint):
     versions: Mapping[str, str]
     files: int
     job: str
-    sha256: str
 
 
 # --- state -----------------------------------------------------------------------------------------------------------

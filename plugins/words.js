@@ -306,24 +306,6 @@ export const pipelines = /** @type {const} */ ({
 
 export const run = /** @type {const} */ ({
   noCheckpoint: "This run made no checkpoint.",
-  notPlannedYet: "not planned yet",
-  rowsBySink: "Rows by sink",
-  stagedIn: "Staged in",
-  sinks: "Sinks",
-  voteOf: "Vote of {name}",
-  prepared: "✓ prepared in attempt {prepared}",
-  asked: "○ attempt {attempt} started",
-  notAsked: "○ not started yet",
-  log: "Log",
-  rowsTaken: "Rows delivered",
-  proofOf: "Proof of {name}",
-  noProof: "○ none yet",
-  attempt: "Attempt",
-  nothingSettled: "This task found no checkpoint to resolve.",
-  settledOf: "Resolved of {title}",
-  at: "At",
-  settled: "Resolved checkpoints of earlier runs",
-  noPipeline: "This run has not started a pipeline.",
 });
 
 export const savepoints = /** @type {const} */ ({
@@ -334,8 +316,7 @@ export const savepoints = /** @type {const} */ ({
   folder: "Folder: {uri}",
   drained: ", drained",
   checkpointAndBatch: "Checkpoint {checkpoint}, Spark's micro-batch {batch}{drained}",
-  source: ", source {sha256}",
-  job: "Job: {job}{source}",
+  job: "Job: {job}",
   versions: "Versions: {versions}",
   rowsOfTheCheckpoint: "Rows of the checkpoint: {rows}",
   positionOf: "Position of {source}:",

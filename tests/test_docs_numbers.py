@@ -105,7 +105,6 @@ TEXTS = {
     ],
     "ui": [
         f"over the newest {pipelines.RECENT} completed checkpoints",
-        f"reads the newest {pipelines.EVENTS} events",
         f"of the newest {pipeline.COUNTED} checkpoints by sink",
         f"of the newest {pipeline.SUMMED:,} checkpoints",
         f"Above {gauges._MANY_FILES:,} files",

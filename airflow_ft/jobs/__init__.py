@@ -1,1 +1,1 @@
-"""Everything that a job imports: the decorator, exact parsing, keyed state, uids and splits."""
+"""Everything that a job imports: the decorator, exact parsing, keyed state and uids."""

@@ -12,6 +12,7 @@ from airflow_ft.protocol.arguments import is_template, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import FULL_REFRESH, PARAMS, FromSavepoint
 from airflow_ft.protocol.model import CheckpointingMode
+from airflow_ft.sources.kafka import FORM_START
 
 if TYPE_CHECKING:
     from airflow_ft.pipeline.spec import PipelineSpec
@@ -134,7 +135,8 @@ def _source(source: Any, starts_from_scratch: bool) -> Any:
         changes[_BYTES] = f"{{{{ '' if params.get({_LIMITS[1]!r}) else {most!r} }}}}"  # Spark takes one of them
     start = getattr(source, _START, None)
     if isinstance(start, str | datetime) and _takes_param(source, _START) and not starts_from_scratch:
-        changes[_START] = _param(_START, start.isoformat() if isinstance(start, datetime) else start)
+        start = start.isoformat() if isinstance(start, datetime) else start
+        changes[_START] = f"{FORM_START}{start!r} }}}}"
     return replace(source, **changes) if changes else source
 
 

@@ -150,14 +150,8 @@ def staging(
 
         ready.require_log(pipeline.pipeline, pipeline.wal_root, run.store)
         owners.require_newest(run.store, pipeline.wal_root, pipeline.pipeline, participants)
-        before = run.store.pipeline(run.pipeline)
-        if config.mode is not CheckpointingMode.AT_MOST_ONCE:
-            from airflow_ft.spark.state.beginnings import keep_times
-
-            sources = {name: source.to_json() for name, source in pipeline.sources.items()}
-            keep_times(pipeline.wal_root, pipeline.pipeline, sources, before.base)
         ready.require_sources(pipeline.pipeline, pipeline.sources, connections)
-        former = before.former
+        former = run.store.pipeline(run.pipeline).former
         try:
             ready.require_ready(
                 pipeline.pipeline, participants, connections, former, run.participants, run.store.installation

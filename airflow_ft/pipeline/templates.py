@@ -79,8 +79,8 @@ def rebuild(
         try:
             _check_rendered(declared[name], values)
             specs[name] = spec = type(declared[name])(**values)
-            if hasattr(spec, "rendered_from"):
-                spec.rendered_from(declared[name])
+            if hasattr(spec, "check_rendered"):
+                spec.check_rendered(declared[name])
         except ConfigurationError as error:
             if kind != "sink":
                 error.what = f"{kind} {name!r}: {error.what}"

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
 
 GROUP_OFFSETS = "group_offsets"
+FORM_START = "{{ params.get('starting_offsets') or "
+"""Beginning of the Jinja that uses the field of `pipeline_params`."""
 _STARTS = 'Give "earliest", "latest", "group_offsets", {topic: {partition: offset}} or a datetime with a zone.'
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WAITING = {"minoffsetspertrigger", "maxtriggerdelay"}  # with these Spark leaves records unread
@@ -72,8 +74,8 @@ class KafkaSource:
             - a datetime with a zone: the first record at or after it; a partition without one starts at its end,
             - "group_offsets": the committed offsets of the group `group_id`, or the earliest offset of a partition
               without one, so that a pipeline continues after another consumer,
-            - Jinja that becomes one of these words, or a time in ISO 8601, such as "{{ data_interval_start }}". If
-              runs failed before the first publication, the earliest of their times counts, so nothing is skipped.
+            - Jinja that becomes one of these words. It may not become a time: a failed run would move the start.
+              The form of `pipeline_params` may give a time.
 
         isolation_level: "read_committed", or "read_uncommitted": also what open and aborted transactions wrote.
         max_offsets_per_trigger: bounds a checkpoint, in offsets over all partitions. None: no bound. It may be Jinja.
@@ -101,8 +103,6 @@ class KafkaSource:
     group_id: str | None = None
     commit_offsets: bool = True
     options: Mapping[str, str] = field(default_factory=dict)
-    start_declared: str = field(default="", init=False, compare=False)
-    """The Jinja of which `starting_offsets` was rendered, where that is a time. Not an argument."""
 
     def __post_init__(self) -> None:
         if isinstance(self.topics, str):
@@ -180,7 +180,7 @@ class KafkaSource:
         if is_template(start):
             return
         if isinstance(start, str) and start not in ("earliest", "latest", GROUP_OFFSETS):
-            with suppress(ValueError):  # as Jinja writes a time
+            with suppress(ValueError):  # a time in ISO 8601
                 start = datetime.fromisoformat(start)
                 object.__setattr__(self, "starting_offsets", start)
         if isinstance(start, str):
@@ -225,11 +225,20 @@ class KafkaSource:
         found += [f"{', '.join(besides)} is none of the topics"] if besides else []
         return f": {'; '.join(found)}"
 
-    def rendered_from(self, declared: KafkaSource) -> None:
-        """Keeps what a time was rendered of: that of another run is the same start (`spark.state.beginnings`)."""
-        if is_template(declared.starting_offsets) and isinstance(self.starting_offsets, datetime):
-            start = declared.starting_offsets if isinstance(declared.starting_offsets, str) else "resolved in a run"
-            object.__setattr__(self, "start_declared", start)
+    def check_rendered(self, declared: KafkaSource) -> None:
+        """Raise ConfigurationError if a run has rendered the start as a time: after a failed run it is another one.
+
+        A time of `pipeline_params` is taken, because a person gives it.
+        """
+        template = declared.starting_offsets
+        is_of_form = isinstance(template, str) and template.startswith(FORM_START)
+        if is_template(template) and not is_of_form and isinstance(self.starting_offsets, datetime):
+            raise _invalid(
+                "starting_offsets",
+                f"starting_offsets of KafkaSource is a time that this run has rendered: {self.starting_offsets}.",
+                "Write the datetime itself, which counts only for the first run. To give it for one run, use the field"
+                " of pipeline_params.",
+            )
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KafkaSource:
@@ -241,9 +250,7 @@ class KafkaSource:
             else:
                 start = {t: {int(p): o for p, o in offsets.items()} for t, offsets in start["offsets"].items()}
         rest = {name: data[name] for name in _PLAIN_FIELDS}
-        found = cls(starting_offsets=start, **rest)
-        object.__setattr__(found, "start_declared", data.get("start_declared", ""))
-        return found
+        return cls(starting_offsets=start, **rest)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data without secrets."""
@@ -258,7 +265,6 @@ class KafkaSource:
             **{name: getattr(self, name) for name in _PLAIN_FIELDS},
             "topics": list(self.topics),
             "options": dict(self.options),
-            **({"start_declared": self.start_declared} if self.start_declared else {}),
         }
 
     def connection(self, connections: ConnectionResolver) -> ConnectionInfo:

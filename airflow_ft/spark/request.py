@@ -102,8 +102,6 @@ class StageRequest:
         former_base: the base that AT_MOST_ONCE does not continue. It has positions of sources that are left out now.
         incarnation: in the driver, in place of a base, when everything is read again
             (`spark.state.locations.incarnation_of`).
-        begin_times: in the driver, when sources begin whose start each run renders as another time
-            (`spark.state.beginnings.Beginnings.keep_times`).
         job: "package.module" or "package.module:Name", or source of the DAG file.
         job_arguments: keyword arguments for it (plain JSON).
         sources: source name -> `to_json` of it, in a fixed order.
@@ -147,7 +145,6 @@ class StageRequest:
     base_is_clean: bool = False
     former_base: SparkPosition | None = None
     incarnation: str = ""
-    begin_times: Mapping[str, int] = field(default_factory=dict)
     last_published: int = 0
     checkpointing: CheckpointConfig = field(default_factory=CheckpointConfig)
     streaming: bool = False

@@ -57,14 +57,6 @@ class Stopping:
             self.said.write_text(error.code)
 
 
-class Crawling:
-    """Each row takes two milliseconds, where it is read."""
-
-    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
-        slept = "reflect('java.lang.Thread', 'sleep', 2L) AS slept"
-        return cast(DataFrame, sources["numbers"]).selectExpr("value", slept)
-
-
 class Faulty:
     """Does something wrong; its driver waits `stop_seconds` for a query that does not stop."""
 

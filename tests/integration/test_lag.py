@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,27 +85,6 @@ def test_lag_counts_new_partitions_and_topics_before_spark_does(
         other = topic_factory(partitions=1, name=f"{topic}-b")
         fill(kafka.bootstrap, other, [str(n) for n in range(500)])
         shows(pipeline, [Lag("numbers", Unit.RECORDS, 531)], 30)
-
-
-def test_a_run_reports_its_progress_within_a_long_micro_batch(
-    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
-) -> None:
-    topic = topic_factory(partitions=1)
-    fill(kafka.bootstrap, topic, [str(n) for n in range(12_000)])
-    source = KafkaSource(topics=[topic], options={"minPartitions": "8"})  # so many tasks, of which two at once
-    request = kafka_request(pipeline, kafka, source, "Crawling")
-    with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(pipeline.complete, request)
-
-        def read() -> list[Lag]:
-            return [each for each in stored_lags(pipeline) if 0 < each.done < each.expected]
-
-        [found] = wait_for(read, 90, "a part of it is read")
-        assert (found.behind, found.expected) == (12_000, 12_000), "nothing is published"
-        assert found.done % 1_500 == 0, "a task has ended"
-        assert ended.result(90).rows == {"orders": 12_000}
-    assert stored_lags(pipeline) == [Lag("numbers", Unit.RECORDS, 0, done=12_000, expected=12_000)]
-    assert any(" of 12,000 read, " in line and line.endswith(" s left") for line in pipeline.lines), pipeline.lines
 
 
 def test_of_folders_the_files_that_nobody_has_read(pipeline: StageWorld) -> None:

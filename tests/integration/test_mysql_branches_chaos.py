@@ -156,7 +156,7 @@ def test_a_lost_request_or_reply_in_prepare_is_repeated(world: MySqlWorld, kind:
     plan = world.plan(orders=many(1, 1000))
     prepare(world, plan, 1)
     with Proxy(world.server.port) as proxy:
-        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        world.port, world.extra = proxy.port, {"ssl_mode": "DISABLED"}
         proxy.cut(kind, world.request(statement))
         notes = prepare(world, plan, 2)
         assert proxy.cuts == 1 and len(prepared(world)) == 2
@@ -172,7 +172,7 @@ def test_markers_settle_a_lost_request_or_reply_in_a_commit(world: MySqlWorld, k
     plan = world.plan(orders=many(1, 1000))
     notes = prepare(world, plan, 1)
     with Proxy(world.server.port) as proxy:
-        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        world.port, world.extra = proxy.port, {"ssl_mode": "DISABLED"}
         proxy.cut(kind, statement.encode())
         proof = commit(world, plan, 2, notes, 1)
         assert proxy.cuts == 1

@@ -114,7 +114,7 @@ def test_a_server_killed_at_any_moment_delivers_exactly_once(
 def test_the_marker_settles_a_connection_cut_at_any_statement(world: MySqlWorld, kind: str, statement: bytes) -> None:
     plan = prepared(world, orders(1, 1000))
     with Proxy(world.server.port) as proxy:
-        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        world.port, world.extra = proxy.port, {"ssl_mode": "DISABLED"}
         proxy.cut(kind, world.request(statement))
         proof = world.participant(plan).commit(plan, world.fence(1, 2))
         assert proxy.cuts == 1
@@ -130,7 +130,7 @@ def test_a_statement_cut_off_while_preparing_is_prepared_again(
     world = make_world(mariadb_database, tmp_path)
     plan = prepared(world, orders(1, 1000))
     with Proxy(world.server.port) as proxy:
-        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        world.port, world.extra = proxy.port, {"ssl_mode": "DISABLED"}
         proxy.cut(kind, b"\x16INSERT INTO")
         proof = world.participant(plan).commit(plan, world.fence(1, 2))
         assert proxy.cuts == 1
@@ -141,7 +141,7 @@ def test_a_statement_cut_off_while_preparing_is_prepared_again(
 def test_an_unanswered_abort_is_settled_by_its_abort_marker(world: MySqlWorld, kind: str) -> None:
     plan = prepared(world, orders(1, 10))
     with Proxy(world.server.port) as proxy:
-        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        world.port, world.extra = proxy.port, {"ssl_mode": "DISABLED"}
         proxy.cut(kind, b"\x03COMMIT")
         assert world.participant(plan).abort(plan, world.fence(1, 2), {"why": "x"}).outcome is Outcome.ABORTED
         assert proxy.cuts == 1
@@ -152,7 +152,7 @@ def test_an_unanswered_abort_is_settled_by_its_abort_marker(world: MySqlWorld, k
 def test_an_outcome_that_cannot_be_read_stays_in_doubt(world: MySqlWorld) -> None:
     plan = prepared(world, orders(1, 10))
     with Proxy(world.server.port) as proxy:
-        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        world.port, world.extra = proxy.port, {"ssl_mode": "DISABLED"}
         world.limits = replace(world.limits, tries=2)
         proxy.cut("lost reply", b"\x03COMMIT")
         proxy.cut("lost request", b"GET_LOCK")  # of the first session: nothing was begun

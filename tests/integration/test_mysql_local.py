@@ -397,7 +397,7 @@ def test_two_pipelines_do_not_meet(world: MySqlWorld) -> None:
 
 def test_tls_is_used_where_the_server_offers_it(mysql_database: Database, tmp_path: Path) -> None:
     world = make_world(mysql_database, tmp_path)
-    for extra, encrypted in (({}, True), ({"ssl_disabled": True}, False)):
+    for extra, encrypted in (({}, True), ({"ssl_mode": "DISABLED"}, False)):
         world.extra = extra
         with closing(Session(world.connection(), world.limits)) as session:
             assert bool(session.rows("SHOW STATUS LIKE 'Ssl_cipher'")[0][1]) is encrypted

@@ -223,7 +223,7 @@ def test_a_lost_request_or_reply_in_a_load_is_repeated(world: MySqlWorld, kind: 
     plan = world.plan(orders=many(1, 1000))
     notes = announce(world, plan, 1)
     with Proxy(world.server.port) as proxy:
-        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        world.port, world.extra = proxy.port, {"ssl_mode": "DISABLED"}
         proxy.cut(kind, world.request(statement))
         load(world, plan, 1, notes, "0002")
         assert proxy.cuts == 1 and len(prepared(world)) == 1

@@ -195,7 +195,7 @@ def test_a_lost_request_or_reply_is_settled_by_the_marker(world: MySqlWorld, kin
     plan = world.plan(orders=changes(("c", 1, "a"), ("d", 2, None)))
     world.participant(plan).prepare(plan, world.fence())
     with Proxy(world.server.port) as proxy:
-        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        world.port, world.extra = proxy.port, {"ssl_mode": "DISABLED"}
         proxy.cut(kind, statement)
         world.participant(plan).commit(plan, world.fence(1, 2))
         assert proxy.cuts == 1

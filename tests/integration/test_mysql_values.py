@@ -295,15 +295,6 @@ def test_zero_in_an_auto_increment_column_stays_zero(any_mysql_database: Databas
     assert world.sql("SELECT id FROM orders ORDER BY id") == [(0,), (5,)]
 
 
-def test_columns_can_be_mapped_and_left_out(any_mysql_database: Database, tmp_path: Path, way: str) -> None:
-    world = make_world(any_mysql_database, tmp_path, orders="ID INT, Title VARCHAR(10), at INT DEFAULT 7")
-    world.sinks = {
-        "orders": type(world.sinks["orders"])(table="orders", conn_id="shop", columns={"n": "title", "id": "id"})
-    }
-    deliver(world, way, pa.table({"id": pa.array([1], pa.int32()), "n": ["x"], "other": [b"unwritten"]}))
-    assert world.sql("SELECT ID, Title, at FROM orders") == [(1, "x", 7)]
-
-
 def test_wide_rows_go_in_pieces(any_mysql_database: Database, tmp_path: Path, way: str) -> None:
     world = make_world(any_mysql_database, tmp_path, orders="id INT, body LONGTEXT")
     bodies = [chr(97 + i % 26) * (200_000 + i) for i in range(100)]

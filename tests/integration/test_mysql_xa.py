@@ -337,7 +337,7 @@ def test_markers_settle_a_lost_request_or_reply_in_a_redelivery(world: MySqlWorl
     for name in prepared(world):
         world.server.sql(f"XA ROLLBACK {name}")
     with Proxy(world.server.port) as proxy:
-        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        world.port, world.extra = proxy.port, {"ssl_mode": "DISABLED"}
         proxy.cut(kind, world.request(statement))
         proof = commit(world, plan, notes, 2)
         assert proxy.cuts == 1

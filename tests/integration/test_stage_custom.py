@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.jobs.splits import Redistribution
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.sources import CustomSource
 from airflow_ft.spark.request import StageRequest
@@ -35,13 +34,13 @@ def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
     yield from world(tmp_path, sessions)
 
 
-def _request(pipeline: StageWorld, readers: int = 2, how: str = "EVEN_SPLIT", **more: Any) -> StageRequest:
+def _request(pipeline: StageWorld, readers: int = 2, **more: Any) -> StageRequest:
     code = next(
         each for each in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "class Lines" in each
     )
     (pipeline.folder / "lines_of_docs.py").write_text(code)
     (pipeline.folder / "lines_job.py").write_text(JOB)
-    options = {"path": str(pipeline.input), "readers": str(readers), "redistribution": how}
+    options = {"path": str(pipeline.input), "readers": str(readers)}
     source = CustomSource(data_source=more.pop("data_source", "lines_of_docs:Lines"), options=options, replayable=True)
     return pipeline.request("lines_job", {"lines": source}, python_path=(str(pipeline.folder),), **more)
 
@@ -68,29 +67,23 @@ def _readers(pipeline: StageWorld, number: int) -> dict[int, set[str]]:
     return found
 
 
-def _expected(splits: str, begin: int, end: int, times: int) -> dict[tuple[str, str], int]:
-    return {(f"{split}.log", f"{split}{n}"): times for split in splits for n in range(begin, end)}
+def _expected(splits: str, begin: int, end: int) -> dict[tuple[str, str], int]:
+    return {(f"{split}.log", f"{split}{n}"): 1 for split in splits for n in range(begin, end)}
 
 
-@pytest.mark.parametrize("how", Redistribution)
-def test_splits_are_redistributed_from_two_readers_to_three(pipeline: StageWorld, how: Redistribution) -> None:
+def test_splits_are_redistributed_from_two_readers_to_three(pipeline: StageWorld) -> None:
     _grow(pipeline, "abcde", 20)
-    pipeline.complete(_request(pipeline, 2, how))
+    pipeline.complete(_request(pipeline, 2))
     with (pipeline.input / "a.log").open("a") as file:
         file.write("unfinished")
     _grow(pipeline, "bcdef", 20)
-    pipeline.stage(_request(pipeline, 3, how))  # not ended: nothing of it is read again in the copy
-    pipeline.complete(_request(pipeline, 3, how))
+    pipeline.stage(_request(pipeline, 3))  # not ended: nothing of it is read again in the copy
+    pipeline.complete(_request(pipeline, 3))
     assert len(pipeline.published()) == 2
-    two, three = (2, 3) if how is Redistribution.BROADCAST else (1, 1)
-    assert _lines(pipeline, 0) == _expected("abcde", 0, 20, two)
-    assert _lines(pipeline, 1) == _expected("bcde", 20, 40, three) | _expected("f", 0, 20, three)
+    assert _lines(pipeline, 0) == _expected("abcde", 0, 20)
+    assert _lines(pipeline, 1) == _expected("bcde", 20, 40) | _expected("f", 0, 20)
     before, after = _readers(pipeline, 0), _readers(pipeline, 1)
-    assert (set(before), set(after)) == ({0, 1}, {0, 1, 2})
-    if how is Redistribution.EVEN_SPLIT:
-        assert (before, after) == ({0: set("ace"), 1: set("bd")}, {0: set("be"), 1: set("cf"), 2: {"d"}})
-    else:
-        assert set(map(frozenset, [*before.values(), *after.values()])) == {frozenset("abcde"), frozenset("bcdef")}
+    assert (before, after) == ({0: set("ace"), 1: set("bd")}, {0: set("be"), 1: set("cf"), 2: {"d"}})
 
 
 def test_a_custom_source_reads_nothing_twice_after_a_driver_dies(pipeline: StageWorld, tmp_path: Path) -> None:
@@ -113,8 +106,8 @@ def test_a_custom_source_reads_nothing_twice_after_a_driver_dies(pipeline: Stage
     with pytest.raises(StageError):
         pipeline.stage(request)
     pipeline.complete(_request(pipeline))
-    assert _lines(pipeline, 0) == _expected("ab", 0, 5, 1)
-    assert _lines(pipeline, 1) == _expected("b", 5, 10, 1)
+    assert _lines(pipeline, 0) == _expected("ab", 0, 5)
+    assert _lines(pipeline, 1) == _expected("b", 5, 10)
     assert pipeline.published()[1].positions["lines"]["start"] == ends
 
 

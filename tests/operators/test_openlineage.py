@@ -43,7 +43,7 @@ from tests.store.scene import PIPELINE, RUN, Scene
 pytestmark = pytest.mark.airflow
 
 SINKS: dict[str, Any] = {
-    "orders": MySqlSink(table="orders", conn_id="shop", columns={"id": "order_id", "amount": "amount"}),
+    "orders": MySqlSink(table="orders", conn_id="shop"),
     "alerts": KafkaSink(topic="alerts", key="note"),
     "copies": KafkaSink(topic="copies", value="note"),
 }
@@ -62,7 +62,7 @@ MADE_OF = {
     },
     "alerts": {"columns": {"id": [["gone", "n", "IDENTITY"]], "note": [["topic", "key", "IDENTITY"]]}, "rows": []},
 }
-"""Of the table "note" has no column; of a Kafka record it is the key. Of a source that is gone nothing is told."""
+"""The column "note" is the key of a Kafka record. Of a source that is gone nothing is told."""
 PART = {
     "type": "object",
     "required": ["_producer", "_schemaURL"],
@@ -234,15 +234,17 @@ def test_a_confirming_task_reports_datasets_columns_and_rows(kind: Any, shop: Sh
         [(field["name"], field["type"]) for field in each["facets"]["schema"]["fields"]] if each["facets"] else []
         for each in event["outputs"]
     ]
-    assert fields == [[("order_id", "int64"), ("amount", "double")], [("id", "int64"), ("amount", "double")], []]
+    table = [("id", "int64"), ("amount", "double"), ("note", "string")]
+    assert fields == [table, [("id", "int64"), ("amount", "double")], []]
     orders, alerts, copies = (each.get("facets", {}) for each in event["outputs"])
     assert "columnLineage" not in alerts and "columnLineage" not in copies
     assert made_of(orders["columnLineage"]) == {
-        "order_id": [
+        "id": [
             ("file", "/data/in", "id", ["DIRECT IDENTITY"]),
             ("kafka://k1:9092", "in", "value", ["DIRECT TRANSFORMATION"]),
         ],
         "amount": [("kafka://k1:9092", "in", "value", ["DIRECT AGGREGATION", "INDIRECT CONDITIONAL"])],
+        "note": [("kafka://k1:9092", "in", "key", ["DIRECT IDENTITY"])],
         "": [("file", "/data/in", "id", ["INDIRECT JOIN"])],
     }
     segments = [shop.checkpoint(number).segment for number in (one, two)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import airflow_ft
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.run import Abandoned, PlainRun, new_run_id
 from airflow_ft.pipeline.spec import PipelineSpec
-from airflow_ft.pipeline.steps import request, staging
+from airflow_ft.pipeline.steps import request
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.connections import ConnectionInfo, missing_connection
 from airflow_ft.protocol.errors import (
@@ -31,7 +30,6 @@ from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from tests.operators.declared import spec
 from tests.raising import raises
-from tools.servers.processes import free_port
 
 
 @pytest.mark.parametrize(
@@ -172,20 +170,3 @@ def test_a_missing_connection_of_a_source_names_the_pipeline(tmp_path: Path) -> 
         row = store.register("orders")
         with raises(SinkAccessError, "connection_missing", pipeline="orders", participant="cluster"):
             request(resolve(declared), RunKey("d", "r"), row, 1, 1, missing)
-
-
-def test_a_refused_run_leaves_its_start_to_the_next(tmp_path: Path) -> None:
-    """No broker answers it: a run that begins later reads from its time all the same."""
-    template = airflow_ft.KafkaSource(topics=["orders"], starting_offsets="{{ data_interval_start }}")
-    source = replace(template, starting_offsets="2026-01-01 03:00:00+00:00")
-    source.rendered_from(template)
-    url = f"sqlite:///{tmp_path}/ft.db"
-    resolved = replace(resolve(spec(wal_root=str(tmp_path), store=url)), sources={"orders": source})
-    with closing(open_store(url)) as store:
-        store.register("orders")
-        run: Any = steps.Context(store, "orders", RunKey("d", "r"), None, Worker("t", 1), 1.0)  # type: ignore[arg-type]
-        away = ConnectionInfo("kafka_default", "kafka", extra={"bootstrap.servers": f"127.0.0.1:{free_port()}"})
-        with pytest.raises(AirflowFtError):
-            staging(resolved, run, lambda _: away, lambda _: None).preflight()
-    recorded = [file.name for file in (tmp_path / "orders/spark").iterdir()]
-    assert len(recorded) == 1 and recorded[0].endswith("-1767236400000-due.json")

@@ -32,7 +32,7 @@ def test_jinja_is_recognised() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        MySqlSink(table="shop.{{ x }}", columns={"a": "b"}),
+        MySqlSink(table="shop.{{ x }}"),
         MySqlSink(table="orders", ledger_schema="{{ x }}"),
         KafkaSink(topic="{{ x }}", key="key"),
         KafkaSink(topic="alerts", value="body"),

@@ -19,7 +19,7 @@ from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.warning import PipelineWarning
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
-from tests.store.scene import PIPELINE, RUN, Scene, a_lease, a_position
+from tests.store.scene import PIPELINE, RUN, Scene, a_position
 
 pytestmark = pytest.mark.airflow
 
@@ -361,31 +361,6 @@ def test_a_run_shows_its_checkpoints_of_each_pipeline(scene: Pipeline, ask: Aski
     assert listed == [("another", -1, [2, 1]), ("another", 1, [3])]
     assert ask.at(asked, team="another").json()["pipelines"] == []
     assert ask.at(f"/v1/runs?dag={RUN.dag_id}&run=nothing").json()["pipelines"] == []
-
-
-def test_a_task_shows_what_it_has_settled_of_earlier_runs(scene: Pipeline, ask: Asking) -> None:
-    other = another(scene, "another")
-    other.stage(2)
-    other.prepare(1)
-    later = RunKey(RUN.dag_id, "later")
-    store = other.store
-    seen = {lease.holder: lease.counter for lease in store.leases("another")}
-    lease = a_lease()
-    lease = replace(lease, task=f"{later.dag_id}/{later.run_id}/another.recover")
-    other.epoch = store.take_epoch("another", other.epoch, seen, lease, "a test")
-    other.decide(1)
-    for name in ("db", "log"):
-        other.prove(1, name)
-    other.take()
-    store.begin_stage("another", other.epoch, later)
-    other.complete(2)
-    asked = f"/v1/runs?dag={later.dag_id}&run={later.run_id}"
-    for task, settled in (("another.recover", [1]), ("another", []), ("recover", [])):
-        [made] = ask.at(f"{asked}&task={task}").json()["pipelines"]
-        messages = [event["message"] for event in made["settled"]]
-        assert len(messages) == len(settled), task
-        assert all(f"checkpoint {n} COMPLETED" in text for n, text in zip(settled, messages, strict=True)), task
-    assert ask.at(asked).json()["pipelines"][0]["settled"] == []
 
 
 def test_the_api_describes_itself(ask: Asking) -> None:

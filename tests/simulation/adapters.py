@@ -406,7 +406,6 @@ def product_over_models() -> Iterator[Running]:
         (job_restarts, {"time": waiting, "is_alive": lambda _: True}),
         (query_run, {
             "remember_given": lambda *_: None,
-            "remember_code": lambda *_: None,
             "log_changed_settings": lambda *_: None,
             "Beginnings": SimpleNamespace(of=lambda request: RUNNING.spark.frozen(request)),
             "compute_planned": lambda frame, mode, location, **_: RUNNING.spark.compute_planned(location, frame.job),

@@ -9,6 +9,7 @@ from typing import Any
 import pendulum
 import pytest
 
+from airflow_ft.pipeline.templates import plain, rebuild
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources import FileSource, KafkaSource, source_from_json
@@ -285,7 +286,7 @@ def test_options_may_be_truth_values() -> None:
 
 def test_bounds_and_starts_in_jinja_are_checked_once_rendered() -> None:
     declared = KafkaSource(
-        topics=["a"], max_offsets_per_trigger="{{ params.slice }}", starting_offsets="{{ data_interval_start }}"
+        topics=["a"], max_offsets_per_trigger="{{ params.slice }}", starting_offsets="{{ params.start }}"
     )
     files = FileSource(path="/x", schema="n int", max_files_per_trigger="{{ params.slice }}")
 
@@ -314,6 +315,19 @@ def test_bounds_and_starts_in_jinja_are_checked_once_rendered() -> None:
     for start in ("yesterday", "2026-11-24T00:00:00"):
         with raises(ConfigurationError, "argument_invalid", argument="starting_offsets"):
             rendered("1", start)
+
+
+@pytest.mark.parametrize("time", ["2026-11-24 00:00:00+00:00", dt.datetime(2026, 11, 24, tzinfo=dt.UTC)])
+def test_a_start_that_a_run_renders_may_be_no_time(time: Any) -> None:
+    """A run that fails before it publishes would leave its records to no one: the next run renders a later time."""
+    declared = KafkaSource(topics=["a"], starting_offsets="{{ data_interval_start }}")
+
+    def rendered(start: Any) -> KafkaSource:
+        return rebuild({"a": declared}, {"a": {**plain(declared), "starting_offsets": start}}, kind="source")["a"]
+
+    with raises(ConfigurationError, "argument_invalid", argument="starting_offsets", source="a"):
+        rendered(time)
+    assert rendered("earliest").starting_offsets == "earliest"
 
 
 @pytest.mark.parametrize(

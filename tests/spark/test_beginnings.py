@@ -1,6 +1,5 @@
 """Where Kafka sources begin: frozen once, each by itself, whatever is changed beside it."""
 
-import datetime as dt
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,19 +9,17 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.pipeline.templates import plain, rebuild
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import DataLossError, StageError
 from airflow_ft.protocol.model import CheckpointingMode, RunKey, SparkPosition, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.driver import durable
-from airflow_ft.spark.driver.inputs import named_positions, sources_by_place, unfrozen_sources, with_begin_times
+from airflow_ft.spark.driver.inputs import named_positions, sources_by_place, unfrozen_sources
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.state.beginnings import Beginnings, copy_frozen, keep_times, time_of
+from airflow_ft.spark.state.beginnings import Beginnings, copy_frozen
 from airflow_ft.spark.state.locations import (
     SparkLocation,
     behind_the_beginning,
-    check_sources,
     incarnation_of,
     new_beginning,
     open_location,
@@ -258,68 +255,6 @@ def test_another_start_is_another_beginning(tmp_path: Path, changed: dict[str, A
     _frozen(tmp_path).freeze(_attempt(tmp_path, 1, orders=AT_FIVE), {0: "orders"}, _ids)
     assert not _frozen(tmp_path, orders={**ORDERS, **changed}).has("orders")
     assert not _frozen(tmp_path, others=ORDERS).has("others")
-
-
-def _at(hour: int) -> dict[str, Any]:
-    declared = KafkaSource(topics=["a", "b"], starting_offsets="{{ data_interval_start }}")
-    values = {**plain(declared), "starting_offsets": f"2026-01-01 {hour:02}:00:00+00:00"}
-    return dict(rebuild({"orders": declared}, {"orders": values})["orders"].to_json())
-
-
-def _timed(root: Path, source: Any, base: SparkPosition | None = None) -> Beginnings:
-    """Those of an attempt, which records its time first."""
-    request = with_begin_times(_request(root, sources={"orders": source}, base=base))
-    return Beginnings.of(request)
-
-
-def _hour(beginnings: Beginnings) -> int:
-    return time_of(beginnings.times["orders"]).hour
-
-
-def test_a_start_rendered_per_run_stays_at_the_earliest_time(tmp_path: Path) -> None:
-    """A run that failed before it published anything has read for nothing: what came since is read by the next one."""
-
-    def begins(source: Any) -> Any:
-        return _location_status(_timed(tmp_path, source), {0: "orders"}).offsets.get(0)
-
-    def freeze(hour: int) -> None:
-        begin = {"a": {"0": hour}}
-        _timed(tmp_path, _at(hour)).freeze(_attempt(tmp_path, hour, orders=begin), {0: "orders"}, _ids)
-
-    freeze(3)
-    assert [begins(_at(hour)) for hour in (3, 4, 9)] == [{"a": {"0": 3}}] * 3
-    assert begins(_at(2)) is None, "somebody asks for more"
-    freeze(2)
-    assert begins(_at(9)) == {"a": {"0": 2}}
-    assert KafkaSource.from_json(_at(2)).to_json() == _at(2), "as the driver is told"
-    written = KafkaSource(topics=["a", "b"], starting_offsets=dt.datetime(2026, 1, 1, 9, tzinfo=dt.UTC))
-    assert begins(written.to_json()) is None, "who writes another time means it"
-
-
-def test_a_run_that_froze_nothing_still_counts(tmp_path: Path) -> None:
-    """It failed before Spark had read anything. The next one began at its own time."""
-    keep_times(str(tmp_path), "p", {"orders": _at(3)}, None)  # as the task does before it looks at the sinks
-    late = _timed(tmp_path, _at(4))
-    assert _hour(late) == 3 and not late.has("orders")
-    assert _hour(_timed(tmp_path, _at(2))) == 2
-    with raises(StageError, "starting_position_taken", source="orders"):  # the next attempt begins at 2
-        late.freeze(_attempt(tmp_path, 1, orders=AT_FIVE), {0: "orders"}, _ids)
-    copy_frozen(str(tmp_path), "p", str(tmp_path / "other"), "p")
-    assert _hour(_timed(tmp_path / "other", _at(4))) == 2
-    # In another life it begins as if there had been no run, and what has a position does not begin.
-    base = new_beginning(str(tmp_path), "p", 3)
-    keep_times(str(tmp_path), "p", {"orders": _at(6)}, base)
-    request = _request(tmp_path, sources={"orders": _at(7)}, incarnation=incarnation_of(base))
-    assert _hour(Beginnings.of(with_begin_times(request))) == 6
-    continued = open_location(str(tmp_path), "p", 4, 1, None, False)
-    check_sources(continued, ["orders"])
-    assert _timed(tmp_path, _at(1), continued.position(-1)).times == {}
-
-
-def test_a_job_that_does_not_stream_owes_no_earlier_time(tmp_path: Path) -> None:
-    """Each of its runs reads from its own time, so a job that streams later begins at the time of its run."""
-    _timed(tmp_path, _at(3)).forget_times()
-    assert _hour(_timed(tmp_path, _at(4))) == 4
 
 
 @pytest.mark.parametrize("mode", list(CheckpointingMode))

@@ -119,9 +119,9 @@ def request(scene: Scene, **more: Any) -> StageRequest:
     return StageRequest(pipeline=PIPELINE, run=RUN, epoch=scene.epoch, attempt=1, **{**values, **more})
 
 
-def watch(scene: Scene, gauges: Mapping[str, Gauge], within: int = 0, **more: Any) -> LagWatch:
+def watch(scene: Scene, gauges: Mapping[str, Gauge], **more: Any) -> LagWatch:
     positions = {name: {"start": 1, "end": name} for name in gauges}
-    return LagWatch(scene.store, request(scene, **more), lambda: gauges, lambda: (2, positions), lambda _: within)
+    return LagWatch(scene.store, request(scene, **more), lambda: gauges, lambda: (2, positions))
 
 
 def stored_lags(store: DecisionLog) -> list[Lag]:
@@ -139,24 +139,14 @@ def test_the_newest_checkpoint_keeps_the_lag_at_the_end(scene: Scene) -> None:
 
 def test_what_comes_while_a_run_reads_is_behind_and_not_expected(scene: Scene) -> None:
     looking = watch(scene, {"orders": Scripted((100, 0), (80, 60))})
-    assert looking.look(0, {}) == [Lag("orders", Unit.RECORDS, 100, None, 0, 100)]
-    [found] = looking.look(0, {})
+    assert looking.look({}) == [Lag("orders", Unit.RECORDS, 100, None, 0, 100)]
+    [found] = looking.look({})
     assert (found.behind, found.done, found.expected) == (80, 60, 100)
     assert found.rate is not None and found.rate > 0
 
 
-def test_progress_inside_a_batch_counts_only_for_a_single_source(scene: Scene) -> None:
-    """It never counts beyond what was expected."""
-    looking = watch(scene, {"orders": Scripted((100, 50))}, within=30)
-    assert [each.done for each in looking.look(2, {})] == [80]
-    looking = watch(scene, {"orders": Scripted((100, 50))}, within=1000)
-    assert [each.done for each in looking.look(2, {})] == [150]
-    several = watch(scene, {"a": Scripted((100, 50)), "b": Scripted((1, 0))}, within=30)
-    assert [each.done for each in several.look(2, {})] == [50, 0], "nobody knows which one it was"
-
-
 def test_a_stream_has_no_end_to_expect(scene: Scene) -> None:
-    [found] = watch(scene, {"orders": Scripted((100, 50))}, within=30, streaming=True).look(2, {})
+    [found] = watch(scene, {"orders": Scripted((100, 50))}, streaming=True).look({})
     assert (found.behind, found.done, found.expected) == (100, 0, 0)
 
 

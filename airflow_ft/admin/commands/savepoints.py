@@ -206,8 +206,7 @@ def _lines(uri: str, found: Savepoint) -> Iterator[str]:
     yield f"taken       {found.taken_at:%Y-%m-%d %H:%M:%S}Z by {found.taken_by}"
     yield f"versions    {', '.join(f'{name} {each}' for name, each in found.versions.items())}"
     if job := found.spec.get("job"):
-        digest = found.code.get("sha256", "")
-        yield f"job         {job}" + (f", source {digest[:12]}" if digest else "")
+        yield f"job         {job}"
     if found.rows:
         yield f"rows        {', '.join(f'{sink} {rows:,}' for sink, rows in found.rows.items())}, of the checkpoint"
     for source, position in found.positions.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -26,27 +26,23 @@ class Dialect:
     fold: Callable[[str], str] = str
 
 
-def create_table(
-    table: str, sink: SqlSink, columns: pa.Schema, dialect: Dialect, renamed: Mapping[str, str] | None = None
-) -> str:
-    """The statement; `table` is quoted, `renamed` the table's columns by those of the rows; None: all by their names.
+def create_table(table: str, sink: SqlSink, columns: pa.Schema, dialect: Dialect) -> str:
+    """The statement; `table` is quoted.
 
     Columns may be null, but for those of the key. One that no type fits is a comment that says so.
     """
-    pairs = renamed if renamed is not None else {name: name for name in columns.names if name != sink.change_column}
     lines, comments = [], []
-    for source, target in pairs.items():
-        if source not in columns.names:
-            comments.append(f"-- The rows have no column {source}.")
+    for name in columns.names:
+        if name == sink.change_column:
             continue
-        kind = columns.field(source).type
-        in_key = dialect.fold(target) in map(dialect.fold, sink.key_columns)
+        kind = columns.field(name).type
+        in_key = dialect.fold(name) in map(dialect.fold, sink.key_columns)
         if not (column := dialect.type_of(kind, in_key)):
             comments.append(
-                f"-- {target}: no column takes {kind}. Write CAST({source} AS STRING) or to_json({source}) in the job."
+                f"-- {name}: no column takes {kind}. Write CAST({name} AS STRING) or to_json({name}) in the job."
             )
             continue
-        lines.append(f"{dialect.quoted(target)} {column}{' NOT NULL' if in_key else ''}")
+        lines.append(f"{dialect.quoted(name)} {column}{' NOT NULL' if in_key else ''}")
     if sink.version_column:
         lines.append(f"{dialect.quoted(sink.version_column)} BIGINT NOT NULL DEFAULT 0")
     if sink.key_columns:

@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.clients.foreign_connections import refuse_unread, require_type
+from airflow_ft.clients.foreign_connections import invalid, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.mysql.limits import Limits
 
-_TEXTS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password")
-_FLAGS = ("ssl_verify_cert", "ssl_verify_identity", "ssl_disabled")
+_FILES = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password")
+_IN_OBJECT = {"ca", "capath", "cert", "key", "key_password", "cipher"}
+_MODES = ("PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
+_OF_PYMYSQL = {"ssl_disabled": "DISABLED", "ssl_verify_cert": "VERIFY_CA", "ssl_verify_identity": "VERIFY_IDENTITY"}
+"""Refused settings, and the `ssl_mode` that says the same."""
 
 
 def flag(value: Any, *, default: bool) -> bool:
@@ -44,87 +47,61 @@ def arguments(info: ConnectionInfo, limits: Limits, local_infile: bool) -> dict[
     }
     if extra.get("unix_socket"):
         given["unix_socket"] = str(extra["unix_socket"])
-    refuse_unread(info, ("ssl", "ssl_mode", *_TEXTS, *_FLAGS))
+    if other := [name for name in _OF_PYMYSQL if extra.get(name) not in (None, "")]:
+        what = f"the connection's extra has {', '.join(other)}, which this sink does not read."
+        modes = " or ".join(f"{_OF_PYMYSQL[name]} in place of {name}" for name in other)
+        raise invalid(info, what, f"Remove it. To say what TLS verifies, set ssl_mode: {modes}.", *other)
+    refuse_unread(info, ("ssl", "ssl_mode", *_FILES))
     return given | _tls(extra, info.conn_id)
 
 
 def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
-    """`ssl` (a mapping, or JSON text of one: ca, capath, cert, key, cipher, check_hostname, verify_mode), `ssl_ca`,
-    `ssl_cert`, `ssl_key`, `ssl_verify_cert`, `ssl_verify_identity`, `ssl_disabled`, and `ssl_mode` in MySQL's words.
-    """
-    given = {key: extra[key] for key in _TEXTS if extra.get(key)}
-    for key in _FLAGS:
-        if key in extra:
-            given[key] = flag(extra[key], default=False)
-    settings = extra.get("ssl")
-    mode = str(extra.get("ssl_mode") or "").upper()
+    """`ssl_mode` in MySQL's words, `ssl_ca`, `ssl_cert`, `ssl_key`, and `ssl`: true, false, or an object of files."""
+    named = {name.removeprefix("ssl_"): extra[name] for name in _FILES if extra.get(name)}
+    settings, mode = extra.get("ssl"), str(extra.get("ssl_mode") or "").upper()
     try:
         if isinstance(settings, str):
             settings = json.loads(settings)
         if settings is not None and not isinstance(settings, (Mapping, bool)):
-            raise ValueError("it is neither a mapping nor true or false")
-        if settings is False or mode == "DISABLED" or given.get("ssl_disabled"):
+            raise ValueError("ssl is neither an object nor true or false")
+        if mode == "DISABLED" or (settings is False and not mode):
             return {"ssl_disabled": True}
-        # Without an authority PyMySQL would take a certificate for any host.
-        by_name = given.get("ssl_verify_identity") and "ssl_ca" not in given
-        if settings or by_name or mode in ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"):
-            named = {key.removeprefix("ssl_"): value for key, value in given.items() if not key.startswith("ssl_ver")}
-            mapping = dict(settings) if isinstance(settings, Mapping) else {}
-            has_authority = bool(mapping.keys() & {"ca", "capath"})
-            if given.get("ssl_verify_identity") is False:
-                mapping.setdefault("check_hostname", False)
-            if given.get("ssl_verify_identity"):
-                mode = "VERIFY_IDENTITY"
-            elif given.get("ssl_verify_cert") and not mode.startswith("VERIFY"):
-                if has_authority and mode != "REQUIRED":
-                    mapping.setdefault("check_hostname", True)  # as without `ssl_verify_cert`
-                mode = "VERIFY_CA"
-            if mapping and "ssl_ca" in given and mode != "VERIFY_IDENTITY" and not has_authority:
-                mapping.setdefault("check_hostname", False)  # as without a mapping: `ssl_ca` verifies no name
-            return {"ssl": _context(named | mapping, mode)}
-        if mode not in ("", "PREFERRED"):
+        if mode and mode not in _MODES:
             raise ValueError(f"ssl_mode {mode!r} is not one of MySQL's")
-        for key in ("ssl_ca", "ssl_cert", "ssl_key"):  # PyMySQL would not name the file
-            if key in given:
-                Path(str(given[key])).open("rb").close()
-        if "ssl_ca" in given and not mode:  # as MySQL's own clients; PyMySQL would take any certificate
-            given.setdefault("ssl_verify_cert", True)
+        given = settings if isinstance(settings, Mapping) else {}
+        own = {name: value for name, value in given.items() if value not in (None, "")}
+        if unknown := sorted(own.keys() - _IN_OBJECT):
+            raise ValueError(f"ssl has {', '.join(unknown)}")
+        if not mode and own.keys() & {"ca", "capath"}:
+            mode = "VERIFY_IDENTITY"
+        elif not mode and "ca" in named:  # as MySQL's own clients
+            mode = "VERIFY_CA"
+        used = named | own
+        return {"ssl": _context(used, mode)} if used or settings or mode not in ("", "PREFERRED") else {}
     except (ValueError, OSError) as error:  # OSError: a certificate that cannot be read
         raise SinkAccessError(
             f"the TLS settings in the connection's extra cannot be used: {error}.",
             code="connection_invalid",
-            remedy=f"Correct 'ssl' in the extra of connection {conn_id}: a mapping with ca, cert, key, cipher,"
-            " check_hostname.",
+            remedy=f"Correct ssl_mode, ssl_ca, ssl_cert and ssl_key in the extra of connection {conn_id}, or ssl: an"
+            " object with ca, capath, cert, key, key_password, cipher. ssl_mode VERIFY_CA or VERIFY_IDENTITY verifies"
+            " the server.",
             participant=conn_id,
             setting="ssl",
         ) from error
-    return given
 
 
 def _context(settings: Mapping[str, Any], mode: str) -> ssl.SSLContext:
-    """Return a TLS context.
-
-    Without a CA the server's certificate is not verified, as with MySQL's REQUIRED. If the name must be verified, the
-    system's authorities are used.
-    """
-    file, folder = settings.get("ca"), settings.get("capath")
-    context = ssl.create_default_context(cafile=file, capath=folder)
+    """Return a TLS context. Without an authority, the system's verify the server."""
+    for name in ("ca", "cert", "key"):  # `ssl` would not name the file
+        if name in settings:
+            Path(str(settings[name])).open("rb").close()
+    context = ssl.create_default_context(cafile=settings.get("ca"), capath=settings.get("capath"))
     if hasattr(ssl, "VERIFY_X509_STRICT"):  # certificates that MySQL makes for itself do not pass it
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    verify = settings.get("verify_mode")
-    by_name = flag(settings.get("check_hostname"), default=mode == "VERIFY_IDENTITY")
-    if mode == "VERIFY_IDENTITY" and not by_name:
-        raise ValueError("check_hostname is false, and another setting asks to verify the server's name")
-    verified = mode.startswith("VERIFY") or by_name or (bool(file or folder) and mode != "REQUIRED")
-    if verify is not None:
-        verified = str(verify).lower() not in ("none", "0", "false", "no", "cert_none")
-        if not verified and (by_name or mode.startswith("VERIFY")):
-            raise ValueError(f"another setting needs a verified certificate, and verify_mode is {verify!r}")
-    identity = settings.get("check_hostname", mode != "VERIFY_CA")
-    context.check_hostname = verified and flag(identity, default=True)
-    context.verify_mode = ssl.CERT_REQUIRED if verified else ssl.CERT_NONE
-    if settings.get("cert"):
+    context.check_hostname = mode == "VERIFY_IDENTITY"
+    context.verify_mode = ssl.CERT_REQUIRED if mode.startswith("VERIFY") else ssl.CERT_NONE
+    if "cert" in settings:
         context.load_cert_chain(settings["cert"], settings.get("key"), settings.get("key_password"))
-    if settings.get("cipher"):
+    if "cipher" in settings:
         context.set_ciphers(settings["cipher"])
     return context

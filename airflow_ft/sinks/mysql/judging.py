@@ -200,7 +200,7 @@ def _judged_rows(reader: SegmentReader, target: Target, sink: MySqlSink) -> Sequ
 def only_keys(target: Target, schema: pa.Schema) -> Target:
     """The target as deletes of these rows see it: the columns of its key."""
     keys = {column.source: column.name for column in target.mapped(schema)[0] if column.name.lower() in target.required}
-    return replace(target, mapping=keys, only_keys=True)
+    return replace(target, ignored=frozenset(schema.names) - keys.keys(), only_keys=True)
 
 
 def keep_table(session: Session, name: TableName) -> pymysql.err.MySQLError | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -14,12 +14,6 @@ def dataset(settings: Mapping[str, Any], connection: ConnectionInfo) -> Dataset:
     """`mysql://host:3306`, `shop.orders`; of MariaDB too."""
     name = TableName.parse(settings["table"]).within(connection.schema)
     return table("mysql", connection, 3306, name.schema, name.name)
-
-
-def columns(settings: Mapping[str, Any], given: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-    """Return the columns by the table's names, where the sink has other names than the rows."""
-    names = settings.get("columns")
-    return given if names is None else [(names[name], kind) for name, kind in given if name in names]
 
 
 def place(settings: Mapping[str, Any], connection: ConnectionInfo) -> str:

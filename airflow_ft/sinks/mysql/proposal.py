@@ -21,7 +21,7 @@ def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[
     for name, schema in columns.items():
         sink = sinks[name]
         table = TableName.parse(sink.table).within(connection.schema)
-        yield create_table(table.sql, sink, schema, _DIALECT, sink.columns)
+        yield create_table(table.sql, sink, schema, _DIALECT)
 
 
 def _type_of(kind: pa.DataType, in_key: bool) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from airflow_ft.protocol.argument_names import by_name
-from airflow_ft.protocol.arguments import check_key, shown
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.sql_sink import SqlSink
@@ -53,8 +52,6 @@ class MySqlSink(SqlSink):
         change_column: "upsert" only: the source column with the kind of change. The values "delete", "d" and "-D"
             delete the row of that key. Values such as "insert", "update", "c", "u" and "r" write it. The column itself
             is not written. None: no deletes.
-        columns: source column -> table column, naming every column that is written; a source column that is not named
-            is not delivered. None: each source column goes into the table's column of the same name.
         ledger_schema: schema of the tables `airflow_ft_ledger` and `airflow_ft_head`; None: the connection's.
         allow_unsafe_durability: deliver although the server may forget commits that it acknowledged (a power cut can
             then lose or double rows); a warning is logged instead of an error.
@@ -65,7 +62,6 @@ class MySqlSink(SqlSink):
     """
 
     conn_id: str = "mysql_default"
-    columns: Mapping[str, str] | None = None
 
     kind: ClassVar[str] = "mysql"
     default_branches: ClassVar[int] = 2
@@ -74,57 +70,18 @@ class MySqlSink(SqlSink):
 
     def __post_init__(self) -> None:
         SqlSink.__post_init__(self)
-        if self.columns is not None:
-            _check_columns(self.columns)
-        if self.strategy == "upsert":
-            self._check_written()
-
-    def _check_written(self) -> None:
-        written = {target.lower() for target in self.columns.values()} if self.columns is not None else None
         keys = {key.lower() for key in self.key_columns}
-        as_key = self.columns is None and (self.change_column or "").lower() in keys
-        if len(keys) < len(self.key_columns) or as_key:
+        if len(keys) < len(self.key_columns) or (self.change_column or "").lower() in keys:
             raise ConfigurationError(
                 "MySqlSink: key_columns and change_column name a column twice.",
                 code="arguments_conflict",
                 remedy="Name each column once.",
                 arguments=["key_columns", "change_column"],
             )
-        if written is not None and not keys <= written:
-            lacking = sorted(keys - written)
+        if str(self.version_column).lower() in keys:
             raise ConfigurationError(
-                f"MySqlSink: columns leaves out the key {', '.join(lacking)}.",
-                code="arguments_conflict",
-                remedy=f"Map a column of the rows to {', '.join(lacking)} in columns.",
-                arguments=["columns", "key_columns"],
-            )
-        if str(self.version_column).lower() in keys | (written or set()):
-            raise ConfigurationError(
-                f"the sink itself fills version_column {self.version_column!r}, and key_columns or columns has it too.",
+                f"the sink itself fills version_column {self.version_column!r}, and key_columns has it too.",
                 code="column_reserved",
                 remedy="Name another column of the table as version_column.",
                 column=str(self.version_column),
             )
-
-    def settings(self) -> dict[str, Any]:
-        return SqlSink.settings(self) | {"columns": dict(self.columns) if self.columns is not None else None}
-
-
-def _check_columns(columns: object) -> None:
-    def refused(what: str, remedy: str, code: str = "argument_invalid", **fields: Any) -> ConfigurationError:
-        return ConfigurationError(f"MySqlSink: columns {what}.", code=code, remedy=remedy, argument="columns", **fields)
-
-    if not isinstance(columns, Mapping) or not columns:
-        remedy = 'Map columns of the rows to columns of the table: columns={"id": "order_id"}.'
-        raise refused(f"is {shown(columns)}", remedy)
-    seen: dict[str, str] = {}
-    for source, target in columns.items():
-        if not isinstance(source, str) or not source:
-            what = f"maps {shown(source)}, which is not the name of a column"
-            raise refused(what, "Name a column of the rows in its place.")
-        check_key("columns", source)
-        TableName.check("column (columns)", target)
-        first = seen.setdefault(target.lower(), source)  # MySQL compares names of columns without case
-        if first != source:
-            what, remedy = f"maps both {first!r} and {source!r} to {target!r}", "Give each of them a column of its own."
-            raise refused(what, remedy, "column_ambiguous", columns=[first, source])

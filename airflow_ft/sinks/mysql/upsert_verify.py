@@ -208,13 +208,9 @@ def _replay(
     wanted = {key.lower() for key in sink.key_columns}
     written = target.written(reader.schema(target.sink))
     keys = tuple(column.source for column in written if column.name.lower() in wanted)
-    gone = replace(target, table=replace(target.table, name=TableName(schema, _GONE)), mapping=_only(target, keys))
+    gone = replace(target, table=replace(target.table, name=TableName(schema, _GONE)))
     deletes = DeletedKeys(reader, sink.change_column, keys)
     Upserter(session, limits, ONE_BY_ONE, {target.sink: replace(sink, change_column=None)}, number).send(deletes, gone)
-
-
-def _only(target: Target, keys: Sequence[str]) -> Mapping[str, str] | None:
-    return None if target.mapping is None else {source: target.mapping[source] for source in keys}
 
 
 def _blind(session: Session, ledger: Ledger, delivered: Sequence[Delivered]) -> int:

@@ -139,12 +139,12 @@ def _unheld(parts: Sequence[Part], repertoires: Mapping[str, Repertoire]) -> str
 def _parts(sent: Sequence[_Sent], target: Target, log: DeliveredLog) -> list[Part]:
     """The files of the log, each with the columns that were delivered of it: a job may have added one."""
     parts: list[Part] = []
-    for each, name, sink in sent:
+    for each, name, _ in sent:
         for segment in each.plan.segments:
             reader = log.open(segment)
             if name not in reader.sinks() or not reader.files(name):
                 continue
-            own = replace(target, sink=name, mapping=sink.columns)
+            own = replace(target, sink=name)
             columns = frozenset(column.name for column in own.written(reader.schema(name)))
             ordered = in_order(reader, own)
             parts += [Part(each.plan.number, OneFile(ordered, file), own, columns) for file in reader.files(name)]

@@ -17,7 +17,6 @@ from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, together
 from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.arrow import booleans, decoded, decoded_type, is_binary, is_text
-from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.columns import Check, Misfits, Objection
 from airflow_ft.sinks.mysql.catalog import VALID_DATE, Column, Table, read_table, whole_name
 from airflow_ft.sinks.mysql.column_fit import SERVER_JUDGES, judge
@@ -33,7 +32,7 @@ from airflow_ft.sinks.mysql.value_checks import NULL_IN_A_DELETE, null_checks
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A sink's table and how the sink's columns are mapped into it (None: by name).
+    """A sink's table. Columns of the rows go into its columns of the same name.
 
     `ignored` are source columns that are not written; of the table's columns (in lower case) `own` are filled by the
     sink itself, and `required` must come from the rows. `only_keys`: the rows are deletes, of which nothing but the key
@@ -44,7 +43,6 @@ class Target:
 
     sink: str
     table: Table
-    mapping: Mapping[str, str] | None
     timestamps_to_2106: bool
     max_allowed_packet: int
     ignored: frozenset[str] = frozenset()
@@ -87,26 +85,22 @@ class Target:
             remedy = "Rename them in the job."
             return [], [self.misfits.of_rows(what, "column_ambiguous", remedy, column=duplicates[0])]
         problems: list[AirflowFtError] = []
-        named = {name: name for name in schema.names if name not in self.ignored}
-        pairs = self.mapping if self.mapping is not None else named
         columns: list[TargetColumn] = []
         seen: dict[str, str] = {}
-        for source, target in pairs.items():
-            if source not in schema.names:
-                problems.append(missing_in_rows(source, "columns", schema.names).located(sink=self.sink))
+        for source in schema.names:
+            if source in self.ignored:
                 continue
-            kind, column = schema.field(source).type, self.table.column(target)
+            kind, column = schema.field(source).type, self.table.column(source)
             if column is None:
-                remedy = f"Add the column {target} to {self.table.name} (its values are {kind}), or leave it out of"
-                remedy += " columns=."
+                remedy = f"Add the column {source} to {self.table.name} (its values are {kind}), or leave it out in the"
+                remedy += " job."
                 known = (each.name for each in self.table.columns.values())
-                problems.append(self.misfits.missing(source, target, known, remedy))
+                problems.append(self.misfits.missing(source, source, known, remedy))
                 continue
             if column.name.lower() in self.own:
-                remedy = f"Leave out {source} in the job, or name in columns= what to write."
-                problems.append(self.misfits.reserved(source, column.name, remedy))
+                problems.append(self.misfits.reserved(source, column.name, f"Leave out {source} in the job."))
             if (first := seen.setdefault(column.name, source)) != source:
-                what, remedy = self.misfits.ambiguous(first, source), "Name in columns= where each goes."
+                what, remedy = self.misfits.ambiguous(first, source), "Rename or drop one of them in the job."
                 problems.append(self.misfits.of_rows(what, "column_ambiguous", remedy, column=source))
             form = form_of(kind, bits=column.type == "bit")
             columns.append(TargetColumn(source, column.name, form, column.labels))
@@ -114,7 +108,7 @@ class Target:
             what = f"the rows have no column for {', '.join(lacking)}, which is in the key."
             what += f" They have: {', '.join(schema.names)}."
             remedy = did_you_mean(lacking[0], [each for each in schema.names if each.lower() not in self.required])
-            remedy += f"Add {', '.join(lacking)} to the job's result, or map it in columns=."
+            remedy += f"Add {', '.join(lacking)} to the job's result."
             problems.append(self.misfits.of_rows(what, "job_column_missing", remedy, column=lacking[0]))
         return columns, problems
 
@@ -136,7 +130,7 @@ def read_target(session: Session, name: str, sink: MySqlSink, schema: str) -> Ta
     except SinkAccessError as error:
         raise error.located(sink=name) from None
     late = session.is_mariadb and session.version >= (11, 5, 1)
-    return Target(name, table, sink.columns, late, session.max_allowed_packet)
+    return Target(name, table, late, session.max_allowed_packet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +244,7 @@ def _unwritten(target: Target, columns: Sequence[TargetColumn]) -> Iterator[Airf
         if column.name in written or column.name.lower() in accounted:
             continue
         if column.must:
-            remedy = f"Give {column.name} a default, add it to the job's result, or map it in columns=."
+            remedy = f"Give {column.name} a default, or add it to the job's result."
             yield target.misfits.required(column.name, remedy)
         elif column.refuses_omission:
             what = (

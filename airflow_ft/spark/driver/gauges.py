@@ -14,6 +14,7 @@ from airflow_ft.sources import FileSource, KafkaSource, Source
 from airflow_ft.sources.names import some
 from airflow_ft.spark.driver.folders import unreadable_names
 from airflow_ft.spark.driver.listing import static_listings
+from airflow_ft.spark.driver.slices import offsets_between
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.locations import SparkLocation, begins_at
@@ -59,8 +60,8 @@ class KafkaGauge:
         if self._start is None:
             return None
         read = self._start if position is None else position
-        behind = difference(read, self._latest(self._topics or sorted(read)))
-        return behind, difference(self._start, read)
+        behind = sum(offsets_between(read, self._latest(self._topics or sorted(read))))
+        return behind, sum(offsets_between(self._start, read))
 
 
 class FilesGauge:
@@ -158,17 +159,6 @@ def gauges_of(
         elif isinstance(source, FileSource):
             found[name] = _of_files(spark, location, index, name, source, begin, warn)
     return found
-
-
-def difference(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> int:
-    """Return the number of offsets between the two. A partition missing in `start` counts from 0, one missing in `end`
-    is skipped.
-    """
-    return sum(
-        max(0, offset - start.get(topic, {}).get(partition, 0))
-        for topic, partitions in end.items()
-        for partition, offset in partitions.items()
-    )
 
 
 def _of_kafka(location: SparkLocation, index: int, source: KafkaSource, topics: Topics, begin: Any) -> KafkaGauge:

@@ -21,7 +21,7 @@ from airflow_ft.spark.driver.listing import Listing, static_listings
 from airflow_ft.spark.driver.plan_facts import items, kind
 from airflow_ft.spark.driver.planned import refuse_left_out
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.state.beginnings import Beginnings, time_of
+from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.source_changes import SourceChange, known_sources
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Sources(Mapping[str, "DataFrame"]):
     `sources["orders"]` is a streaming DataFrame of the source (always the same object), and `sources.static("orders")`
     a plain one of its current contents: for joins, and for jobs that do not stream. A static read is not part of a
     checkpoint: its positions are not kept. `begins`: sources whose start no attempt has frozen yet (None: all), so it
-    is looked up. `begin_times`: see `StageRequest`; a static read keeps the run's own time.
+    is looked up.
     """
 
     def __init__(
@@ -48,9 +48,8 @@ class Sources(Mapping[str, "DataFrame"]):
         connections: Mapping[str, ConnectionInfo],
         *,
         begins: Collection[str] | None = None,
-        begin_times: Mapping[str, int] | None = None,
     ) -> None:
-        self._begins, self._times = specs.keys() if begins is None else begins, begin_times or {}
+        self._begins = specs.keys() if begins is None else begins
         self.started: dict[str, Mapping[str, str]] = {}
         """By source: the ids of topics of which a starting position was looked up, around that."""
         self._spark = spark
@@ -105,9 +104,6 @@ class Sources(Mapping[str, "DataFrame"]):
         if isinstance(spec, FileSource):
             check_folder(self._spark, name, spec)
         if connection is not None and isinstance(spec, KafkaSource):
-            if streaming and name in self._begins and name in self._times:
-                spec = replace(spec, starting_offsets=time_of(self._times[name]))
-                log.info("source %s starts at %s, the earliest time of its runs so far", name, spec.starting_offsets)
             if streaming and name in self._begins and spec.starting_offsets == GROUP_OFFSETS:
                 spec, self.started[name] = _at_group(self._spark, name, spec, connection)
             elif isinstance(spec.starting_offsets, Mapping) and (name in self._begins or not streaming):
@@ -275,13 +271,6 @@ def declared_source(request: StageRequest, name: str) -> Source | None:
 def sources_by_place(request: StageRequest, names: Sequence[str]) -> dict[str, Source | None]:
     """Return the sources in Spark's order, under distinct names. None: the job opened it itself."""
     return {shown: declared_source(request, name) for shown, name in zip(distinct_names(names), names, strict=True)}
-
-
-def with_begin_times(request: StageRequest) -> StageRequest:
-    """Return the request with its `begin_times`, which are recorded before the job's own code runs."""
-    if request.starts_from_scratch:
-        return request
-    return replace(request, begin_times=Beginnings.of(request).keep_times(request.base))
 
 
 def unfrozen_sources(request: StageRequest) -> set[str]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import hashlib
 import importlib
 import inspect
 import linecache
@@ -45,8 +44,6 @@ MODULE = "airflow_ft_job"
 _LOCK = threading.Lock()
 _lines: dict[str, list[str]] = {}
 """By file: the lines that were shipped, of all jobs of this process."""
-_imported_code: dict[str, str] = {}
-"""By module: the SHA-256 of its source when this process imported it. The file may change afterwards."""
 
 
 class Job:
@@ -78,8 +75,6 @@ class Job:
     def _imported(self) -> Any:
         module_name, _, name = self.reference.partition(":")
         found: Any = _called(importlib.import_module, module_name)
-        if module_name not in _imported_code:
-            _imported_code[module_name] = _sha256_of(found)
         for part in name.split(".") if name else ():
             if not hasattr(found, part):
                 raise self._error(
@@ -91,17 +86,6 @@ class Job:
                 )
             found = getattr(found, part)
         return found
-
-    @property
-    def code(self) -> dict[str, str]:
-        """The module that the job is in, and the SHA-256 of its source as imported ("" where that cannot be read).
-
-        Of a job of the DAG file its name, and the SHA-256 of what was taken out of the file for it.
-        """
-        if isinstance(self._given, InlineJob):
-            return {"module": self.reference, "sha256": self._given.sha256}
-        name = self.reference.partition(":")[0]
-        return {"module": name, "sha256": _imported_code[name]}
 
     @property
     def has_split(self) -> bool:
@@ -240,14 +224,6 @@ class Job:
 
     def _error(self, what: str, remedy: str, code: str = "job_invalid", **fields: Any) -> JobError:
         return JobError(f"job {self.reference}: {what}.", code=code, remedy=remedy, job=self.reference, **fields)
-
-
-def _sha256_of(module: ModuleType) -> str:
-    """Return "" for a module without source."""
-    try:
-        return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
-    except (OSError, TypeError):
-        return ""
 
 
 def _called_as(value: Any) -> str:

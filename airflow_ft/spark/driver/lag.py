@@ -16,15 +16,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import FencedError
-from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.rate import Rate
 from airflow_ft.spark.driver.gauges import Gauge
-from airflow_ft.spark.driver.plan_facts import items
 from airflow_ft.spark.request import StageRequest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from airflow_ft.store.reports import ReportOperations
 
 EACH_SECONDS = 5.0
@@ -40,8 +37,7 @@ class LagWatch:
     """Measures all sources of an attempt every few seconds, from its own thread.
 
     That thread also calls `gauges()`, once. `published()` returns the newest number of this attempt and its positions
-    by source (None: none yet). `within(number)` returns how many records Spark has read since that number was
-    published.
+    by source (None: none yet).
     """
 
     def __init__(
@@ -50,10 +46,9 @@ class LagWatch:
         request: StageRequest,
         gauges: Callable[[], Mapping[str, Gauge]],
         published: Callable[[], tuple[int, Mapping[str, Any]] | None],
-        within: Callable[[int], int] = lambda _: 0,
     ) -> None:
         self._store, self._request, self._open = store, request, gauges
-        self._published, self._within = published, within
+        self._published = published
         self._gauges: Mapping[str, Gauge] | None = None
         self._rates: defaultdict[str, Rate] = defaultdict(Rate)
         self._expected: dict[str, int] = {}
@@ -76,12 +71,10 @@ class LagWatch:
             self._stop.set()
             self._thread.join(_END_SECONDS)
 
-    def look(self, number: int, positions: Mapping[str, Any]) -> list[Lag]:
-        """Return the lag of each measurable source after a number of this attempt (0: after its start)."""
+    def look(self, positions: Mapping[str, Any]) -> list[Lag]:
+        """Return the lag of each measurable source behind positions of this attempt ({}: its start)."""
         if self._gauges is None:
             self._gauges = self._open()
-        one_source = not self._request.streaming and len(self._gauges) == 1  # with several, it is unknown which one
-        within = self._within(number) if one_source else 0
         found = []
         for name, gauge in self._gauges.items():
             position = positions.get(name)
@@ -92,8 +85,6 @@ class LagWatch:
             expected = 0
             if not self._request.streaming:
                 expected = self._expected.setdefault(name, done + behind)
-            if gauge.unit is Unit.RECORDS:
-                done = max(done, min(done + within, expected))
             rate = self._rates[name].rate(time.monotonic(), done)
             found.append(Lag(name, gauge.unit, behind, rate, min(done, expected), expected))
         return found
@@ -113,7 +104,7 @@ class LagWatch:
         """Return whether to continue."""
         try:
             number, positions = self._published() or (0, {})
-            if lags := self.look(number, positions):
+            if lags := self.look(positions):
                 self._store.record_lags(self._request.pipeline, self._request.epoch, number, lags)
                 if time.monotonic() - self._logged > LOG_SECONDS:
                     self._logged = time.monotonic()
@@ -126,27 +117,3 @@ class LagWatch:
                 log.info("the lag behind the sources is unknown for now: %s", error)
             self._has_failed = True
         return True
-
-
-class RecordsRead:
-    """Number of records that ended Spark tasks have read since a checkpoint was published.
-
-    On a cluster, executors also report running tasks; with a local master Spark leaves their metrics out. Rows from
-    caches count as well, so the number may be too high.
-    """
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._number = self._old = -1
-        self._stages: dict[int, int] = {}
-
-    def __call__(self, number: int) -> int:
-        """After this number."""
-        if number != self._number:
-            self._number, self._old = number, max([self._old, *self._stages])
-            self._stages.clear()
-        jsc: Any = self._spark.sparkContext._jsc
-        for stage in items(jsc.sc().statusStore().activeStages()):
-            if (found := int(stage.stageId())) > self._old:
-                self._stages[found] = int(stage.inputRecords())
-        return sum(self._stages.values())

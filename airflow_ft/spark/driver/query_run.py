@@ -26,7 +26,7 @@ from airflow_ft.spark.driver.inputs import (
 )
 from airflow_ft.spark.driver.job_run import JobRun
 from airflow_ft.spark.driver.kafka_admin import topic_admins
-from airflow_ft.spark.driver.lag import LagWatch, RecordsRead
+from airflow_ft.spark.driver.lag import LagWatch
 from airflow_ft.spark.driver.listing import Listing, check_listings
 from airflow_ft.spark.driver.opening import JobPlan, open_attempt
 from airflow_ft.spark.driver.plan_meaning import memory_of
@@ -38,7 +38,6 @@ from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.meaning import warn_of_later_spark
-from airflow_ft.spark.state.operators import remember_code
 from airflow_ft.spark.state.settings import log_changed_settings, remember_given
 from airflow_ft.spark.state.source_changes import SourceChange, source_change
 from airflow_ft.wal.filesystem import filesystem
@@ -86,7 +85,6 @@ class QueryRun:
         location = self.open_location(plan, change, frozen, begins, topics, bear)
         require(request.wal_root)  # what was read of the base, or not found there, was read from the right disk
         remember_given(location.uri, request.conf)
-        remember_code(location, job.code)
         log_changed_settings(request.base, frame.sparkSession.conf.get)
         declared = sources_by_place(request, plan.sources)
         with run.stopping() as stop:
@@ -105,7 +103,6 @@ class QueryRun:
                 request,
                 lambda: gauges_of(spark, location, declared, topics, partial(warn, store, request.pipeline)),
                 lambda: publisher.last_read,
-                RecordsRead(spark),
             )
             try:
                 run.await_answer()

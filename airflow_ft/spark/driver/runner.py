@@ -26,7 +26,7 @@ from airflow_ft.protocol.noting import warn
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.ending import Ending
-from airflow_ft.spark.driver.inputs import Sources, unfrozen_sources, with_begin_times
+from airflow_ft.spark.driver.inputs import Sources, unfrozen_sources
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.job_restarts import JobRestarts, continuing, tidy_up
 from airflow_ft.spark.driver.job_run import JobRun
@@ -46,7 +46,6 @@ from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session.s3a import reach
 from airflow_ft.spark.session.session_leases import await_end
 from airflow_ft.spark.session.submit import REQUEST, RESULT
-from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.locations import location_root
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
@@ -157,10 +156,8 @@ class Attempt:
             warn_store(PipelineWarning("FOLDER_SHARED", "", shared_with, owners.REMEDY))
         if (base := request.base or request.former_base) is not None:  # it may lie where the log was before
             claim(store, location_root(base.location))
-        request = with_begin_times(request)
         job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")
-        begins, times = unfrozen_sources(request), request.begin_times
-        sources = Sources(spark, request.sources, request.connections, begins=begins, begin_times=times)
+        sources = Sources(spark, request.sources, request.connections, begins=unfrozen_sources(request))
         frame = job.transform(spark, sources)
         await_answer = ask(self._folder, request, job, spark, frame, warn_store)
         fix_conf(spark, "spark.sql.")
@@ -187,7 +184,6 @@ class Attempt:
                 remedy='Begin `transform` with a source (sources["orders"]), or remove streaming=True.',
                 job=request.job_name,
             )
-        Beginnings.of(request).forget_times()
         return run_static(run)
 
 

@@ -50,7 +50,7 @@ def is_at_most(rows: int, sources: Mapping[str, Source | None], start: Sequence[
     """Return whether the offsets bound the rows that a micro-batch reads. Only those of Kafka count rows."""
     if not all(isinstance(source, KafkaSource) for source in sources.values()):
         return False
-    return sum(sum(_counts(_at(start, index), _at(end, index))) for index in range(len(sources))) <= rows
+    return sum(sum(offsets_between(_at(start, index), _at(end, index))) for index in range(len(sources))) <= rows
 
 
 def _at(offsets: Sequence[Any], index: int) -> Mapping[str, Mapping[str, int]]:
@@ -60,11 +60,11 @@ def _at(offsets: Sequence[Any], index: int) -> Mapping[str, Mapping[str, int]]:
 
 def _is_below(limit: int, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> bool:
     """Spark divides the limit among the partitions, and may round each part down."""
-    counts = _counts(start, end)
+    counts = offsets_between(start, end)
     return sum(counts) < limit - len(counts)
 
 
-def _counts(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> list[int]:
+def offsets_between(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> list[int]:
     """Return the offsets between these positions, partition by partition. A new partition counts from offset 0."""
     return [
         max(0, offset - start.get(topic, {}).get(partition, 0))  # a topic that was cut short ends before its start

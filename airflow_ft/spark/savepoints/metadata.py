@@ -54,9 +54,9 @@ class Savepoint:
     that the copy ends with. `positions`: of each source, by name. `backend`: class of Spark's state store ("": no
     operator has state). `drained`: windows that were open then are delivered too (`CheckpointConfig.drain`). `spec`:
     the checkpoint's specification, without secrets. `versions`: of Spark and airflow-ft. `rows`: of the checkpoint, by
-    sink. `code`: the job's module, and the SHA-256 of its source, where known. `restored`: the state was restored, or
-    reset, after that checkpoint, and no later one was confirmed. So it is not the state that the number left.
-    `segment`: the digest of the checkpoint's rows ("": it has none, or an older version took the savepoint).
+    sink. `restored`: the state was restored, or reset, after that checkpoint, and no later one was confirmed. So it is
+    not the state that the number left. `segment`: the digest of the checkpoint's rows ("": it has none, or an older
+    version took the savepoint).
     """
 
     id: str
@@ -74,7 +74,6 @@ class Savepoint:
     versions: Mapping[str, str]
     files: Mapping[str, File]
     rows: Mapping[str, int] = field(default_factory=dict)
-    code: Mapping[str, str] = field(default_factory=dict)
     restored: bool = False
     segment: str = ""
 

@@ -34,7 +34,7 @@ from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import DAMAGED, drop_unnamed, has_state, sizes
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, lost_state, require_batch
 from airflow_ft.spark.state.meaning import has_lost_state
-from airflow_ft.spark.state.operators import backend, code_of, operators
+from airflow_ft.spark.state.operators import backend, operators
 from airflow_ft.store.events import EventKind
 from airflow_ft.wal.filesystem import filesystem, is_remote
 from airflow_ft.wal.roots import claim, require_files
@@ -195,7 +195,6 @@ def take(
                 versions=_versions(),
                 files={},
                 rows={} if checkpoint.segment is None else dict(checkpoint.segment.rows),
-                code=code_of(copied),
                 restored=is_replaced(store, pipeline, covered, base),
                 segment="" if checkpoint.segment is None else checkpoint.segment.digest,
             ),

@@ -1,17 +1,12 @@
 """Start offsets of Kafka sources: the first attempt looks them up, and they are frozen for all later ones.
 
     <root>/<pipeline>/spark/begun-<digest>.json
-    <root>/<pipeline>/spark/begun-<digest>-<time>.json          of a start that each run renders as another time
-    <root>/<pipeline>/spark/begun-<digest>-<time>-due.json      a run was to begin at that time (`keep_times`)
 
 A source begins when its pipeline has no base, or a base that was made without it. The position ("latest", a time, a
 group's offsets) is frozen before anything is published from it, so it stays the same over failures and rewinds. Each
 source is frozen alone, independent of the job's other sources. Only the settings of its start count. If a person
 lowers `max_offsets_per_trigger` because the first batch was too large, "latest" must keep its position. In another
 life of the pipeline (`locations.incarnation_of`), when everything is read again, a source gets a new beginning.
-
-Runs that render their start as a time record it before anything of theirs can fail. If a run fails before Spark has
-looked up a position, a later run begins at the failed run's time, not at its own (I10).
 """
 
 from __future__ import annotations
@@ -19,35 +14,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.protocol.model import canonical_json
-from airflow_ft.sources.kafka import GROUP_OFFSETS, to_milliseconds
+from airflow_ft.sources.kafka import GROUP_OFFSETS
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.locations import (
     SparkLocation,
-    behind_the_beginning,
     first_offsets,
     incarnation_in,
-    incarnation_of,
     location_root,
 )
-from airflow_ft.spark.state.source_changes import known_sources
 from airflow_ft.spark.state.status import Ids, LocationStatus, without
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.parsing import digest_of, json_with_digest, read_json
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.model import SparkPosition
     from airflow_ft.spark.request import StageRequest
 
-_FROZEN = re.compile(r"^begun-[0-9a-f]+(?:-\d+(?:-due)?)?\.json$")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
+_FROZEN = re.compile(r"^begun-[0-9a-f]+\.json$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +62,7 @@ class Beginnings:
     query.
 
     A job that reads one source twice, which is possible while it has no base, has two places of that name.
-    `base_root`: root of the log that holds its base; "": it has none. `times`: as `keep_times` returned them.
+    `base_root`: root of the log that holds its base; "": it has none.
     """
 
     root: str
@@ -82,7 +70,6 @@ class Beginnings:
     incarnation: str
     sources: Mapping[str, Any]
     base_root: str = ""
-    times: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: StageRequest) -> Beginnings:
@@ -92,28 +79,7 @@ class Beginnings:
         incarnation, root = request.incarnation, ""
         if request.base is not None:
             incarnation, root = incarnation_in(request.base.location), location_root(request.base.location)
-        return cls(request.wal_root, request.pipeline, incarnation, request.sources, root, request.begin_times)
-
-    def keep_times(self, base: SparkPosition | None) -> dict[str, int]:
-        """Record when this run lets sources begin that `base` has no position of. Return the earliest times of all
-        runs.
-
-        Only of sources whose start each run renders as another time. Milliseconds since 1970, by name.
-        """
-        own = {name: time for name, source in self.sources.items() if (time := _rendered_time(source)) is not None}
-        found: dict[str, int] = {}
-        for name in sorted(own.keys() - known_sources(base)) if own else ():
-            found[name] = self._earliest(name)
-            if found[name] == own[name]:
-                said = json_with_digest({"source": name, "time": time_of(own[name]).isoformat()})
-                with suppress(FileExistsError):
-                    filesystem(self.root).write(self._due(name, own[name]), said)
-        return found
-
-    def forget_times(self) -> None:
-        """Remove the recorded times, when the job turns out not to stream: each run then reads from its own time."""
-        for name, time in self.times.items():
-            filesystem(self.root).remove(self._due(name, time))
+        return cls(request.wal_root, request.pipeline, incarnation, request.sources, root)
 
     def has(self, name: str) -> bool:
         """Return whether the beginning is frozen, as far as that is known before the job names its sources."""
@@ -163,7 +129,7 @@ class Beginnings:
 
         `topic_ids` gives the ids of the topics in these positions, or raises. The first attempt to freeze a source
         wins. StageError when that was another one, which began elsewhere: this attempt must not publish; the next one
-        begins where the frozen positions say. So too when another run has recorded an earlier time since.
+        begins where the frozen positions say.
         """
         files = filesystem(self.root)
         looked_up = {}
@@ -175,22 +141,17 @@ class Beginnings:
         for index, first in looked_up.items():
             name, use = uses[index]
             frozen, data = self._file(name, use), {"first": first, "ids": dict(ids.get(index, {}))}
-            if (time := self._time(name)) is not None and self._earliest(name) < time:
-                raise self._taken(name)
             try:
                 files.write(frozen, json_with_digest(data))
             except FileExistsError:
                 if read_json(frozen) != data:
-                    raise self._taken(name) from None
-
-    def _taken(self, source: str) -> StageError:
-        return StageError(
-            f"another attempt started to read source {source!r} at another position.",
-            code="starting_position_taken",
-            pipeline=self.pipeline,
-            remedy="Do nothing. The next attempt starts at the same position as the other one.",
-            source=source,
-        )
+                    raise StageError(
+                        f"another attempt started to read source {name!r} at another position.",
+                        code="starting_position_taken",
+                        pipeline=self.pipeline,
+                        remedy="Do nothing. The next attempt starts at the same position as the other one.",
+                        source=name,
+                    ) from None
 
     def _found(self, name: str, use: int = 0) -> str | None:
         """Return where it is frozen: here, or in the log from which the pipeline has moved with its base."""
@@ -198,36 +159,9 @@ class Beginnings:
         return next((it for it in (place._file(name, use) for place in places) if filesystem(it).exists(it)), None)
 
     def _file(self, name: str, use: int = 0) -> str:
-        time = self._time(name)
-        at = "" if time is None else f"-{time}"
-        return filesystem(self.root).uri(self.root, self.pipeline, "spark", f"{self._stem(name, use)}{at}.json")
-
-    def _due(self, name: str, time: int) -> str:
-        return filesystem(self.root).uri(self.root, self.pipeline, "spark", f"{self._stem(name)}-{time}-due.json")
-
-    def _stem(self, name: str, use: int = 0) -> str:
         life, again = [self.incarnation] if self.incarnation else [], [use] if use else []
-        return f"begun-{_digest([name, start_of(self.sources[name]), *life, *again])}"
-
-    def _time(self, name: str) -> int | None:
-        """Return the time at which this attempt lets a source begin; None: its start is no rendered time."""
-        return self.times.get(name, _rendered_time(self.sources[name]))
-
-    def _earliest(self, name: str) -> int:
-        """Return the earliest time at which this run or another was to begin, or has frozen that it begins."""
-        stem, found = re.escape(self._stem(name)), [self._time(name)]
-        for root in filter(None, (self.root, self.base_root)):
-            names = filesystem(root).names(filesystem(root).uri(root, self.pipeline, "spark"))
-            matches = (re.fullmatch(stem + r"-(\d+)(?:-due)?\.json", file) for file in names)
-            found += [int(match[1]) for match in matches if match is not None]
-        return min(time for time in found if time is not None)
-
-
-def keep_times(root: str, pipeline: str, sources: Mapping[str, Any], base: SparkPosition | None) -> None:
-    """Record when a run lets its sources begin, as `Beginnings.keep_times`: before it looks at its sinks."""
-    begun = behind_the_beginning(base)
-    life = incarnation_of(base) if begun is None else incarnation_in(begun.location)
-    Beginnings(root, pipeline, life, sources, location_root(begun.location) if begun else "").keep_times(begun)
+        digest = _digest([name, start_of(self.sources[name]), *life, *again])
+        return filesystem(self.root).uri(self.root, self.pipeline, "spark", f"begun-{digest}.json")
 
 
 def _uses(places: Mapping[int, str]) -> dict[int, tuple[str, int]]:
@@ -255,21 +189,7 @@ def start_of(source: Any) -> Any:
     if source.get("kind") == "kafka":
         names += ["topics", "pattern", "conn_id", "starting_offsets"]
         names += ["group_id"] if source.get("starting_offsets") == GROUP_OFFSETS else []
-    found = {name: source.get(name) for name in names}
-    return found if _rendered_time(source) is None else {**found, "starting_offsets": source["start_declared"]}
-
-
-def _rendered_time(source: Any) -> int | None:
-    """Milliseconds since 1970 of a start that Airflow has rendered; None: it is no time, or was written as it is."""
-    start = source.get("starting_offsets")
-    if not source.get("start_declared") or not isinstance(start, Mapping) or "timestamp" not in start:
-        return None
-    return max(0, to_milliseconds(datetime.fromisoformat(start["timestamp"])))
-
-
-def time_of(milliseconds: int) -> datetime:
-    """Return the time that `keep_times` means."""
-    return _EPOCH + milliseconds * _MILLISECOND
+    return {name: source.get(name) for name in names}
 
 
 def _digest(said: Any) -> str:

@@ -26,7 +26,6 @@ from airflow_ft.wal.parsing import parsing
 
 UIDS_FILE = "airflow_ft_uids.json"
 """In a location: kind and uid of each operator by its number, as the job's plan said when it was opened."""
-CODE_FILE = "airflow_ft_code.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +57,6 @@ def remembered(location: SparkLocation) -> tuple[Identity, ...] | None:
     """Return what `remember` has kept; None where it has not."""
     found = note(location.uri, UIDS_FILE)
     return None if found is None else tuple(Identity(**each) for each in found)
-
-
-def remember_code(location: SparkLocation, code: Mapping[str, str]) -> None:
-    """Keeps which code works in the location: the job's module, and the SHA-256 of its source."""
-    keep(location.uri, CODE_FILE, dict(code))
-
-
-def code_of(location: SparkLocation) -> dict[str, str]:
-    """Return what `remember_code` has kept; {} where it has not."""
-    return note(location.uri, CODE_FILE) or {}
 
 
 def identities(location: SparkLocation) -> tuple[Identity, ...]:

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from importlib.metadata import distributions
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,12 +22,6 @@ from airflow_ft.spark.session.yarn_archive import ARCHIVE, archived_version
 from airflow_ft.wal.hdfs import HdfsFileSystem
 
 MINIMUM_JAVA = 17
-_MINIMUM = {
-    "pandas": ("sql/pandas/utils.py", r'minimum_pandas_version = "[\d.]+"'),
-    "pyarrow": ("sql/pandas/utils.py", r'minimum_pyarrow_version = "[\d.]+"'),
-    "protobuf": ("sql/streaming/proto/StateMessage_pb2.py", r"Domain\.PUBLIC,\s*\d+,\s*\d+,\s*\d+"),
-}
-"""By library: where pyspark says which it needs."""
 _ON_YARN = (ARCHIVE, "spark.yarn.jars")
 _UPLOAD = "airflow ft yarn-archive --to hdfs://NAMENODE:PORT/FOLDER"
 _TIMEOUT = 30  # seconds for `java -version`
@@ -62,8 +55,6 @@ def examine_spark(
     files = exam.attempt("jars", lambda: jar_files(tuple(jars)))
     if files:
         exam.ok("jars", f"{len(files)} jar files")
-    if home is not None:
-        _examine_python(exam, home)
     cluster = "" if master is None else master or conf.get("spark.master", "")
     if yarn.is_yarn(cluster):
         _examine_yarn(exam, conf)
@@ -80,31 +71,6 @@ def examine_spark(
             fits = lambda: check_bucket_spark(wal_root, master, conf)  # noqa: E731
             exam.passes("log in a bucket", "master and settings fit", fits)
     return exam.checks
-
-
-def _examine_python(exam: Examination, home: Path) -> None:
-    """The libraries that Spark's Python functions need, by the minimum that pyspark itself says."""
-    name = "python libraries"
-    old, found = [], []
-    for library, (file, pattern) in _MINIMUM.items():
-        places = (home / file, home / "python" / "pyspark" / file)
-        where = next((each for each in places if each.is_file()), None)
-        match = None if where is None else re.search(pattern, where.read_text(encoding="utf-8"))
-        installed = next((each.version for each in distributions(name=library)), None)
-        if match is None or installed is None:
-            continue
-        minimum = ".".join(re.findall(r"\d+", match[0]))
-        found.append(f"{library} {installed}")
-        if _numbers(installed) < _numbers(minimum):
-            old.append(f"{library} {installed} is older than {minimum}, which this Spark needs for Python functions")
-    if old:
-        exam.warn(name, "; ".join(old), "Install a newer one, or an older pyspark. Jobs without such functions run.")
-    elif found:
-        exam.ok(name, ", ".join(found))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def _examine_yarn(exam: Examination, conf: Mapping[str, str]) -> None:

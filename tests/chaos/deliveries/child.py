@@ -247,7 +247,7 @@ class Process:
             )
         if plan.kind != "mysql":
             return child_systems.opened(plan, connection)
-        info = ConnectionInfo(plan.name, "mysql", extra={"ssl_disabled": True}, **connection)
+        info = ConnectionInfo(plan.name, "mysql", extra={"ssl_mode": "DISABLED"}, **connection)
         return open_mysql(plan, info, open_wal(), LIMITS)
 
 

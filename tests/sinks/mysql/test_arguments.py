@@ -30,8 +30,8 @@ def test_connection_extras_reach_the_driver() -> None:
     assert (plain["connect_timeout"], plain["read_timeout"]) == (10, 30)  # a login may ask LDAP
     assert plain["charset"] == "utf8mb4" and plain["port"] == 3306 and "ssl" not in plain
     assert given(unix_socket="/run/s")["unix_socket"] == "/run/s"
-    assert given(ssl_ca=__file__, ssl_verify_identity="true")["ssl_verify_identity"] is True
-    assert given(ssl_mode="DISABLED")["ssl_disabled"] is True
+    assert given(ssl_mode="DISABLED")["ssl_disabled"] is given(ssl=False)["ssl_disabled"] is True
+    assert given(ssl=False, ssl_mode="REQUIRED")["ssl"] is not None
     assert given(ssl_mode="REQUIRED")["ssl"] is not None
     assert "ssl" not in given(ssl={})
     assert given(ssl='{"cipher": "ECDHE-RSA-AES256-GCM-SHA384"}')["ssl"] is not None
@@ -43,22 +43,15 @@ def test_connection_extras_reach_the_driver() -> None:
         ({}, True, False),
         ({"ssl_mode": "VERIFY_CA"}, True, False),
         ({"ssl_mode": "VERIFY_IDENTITY"}, True, True),
-        ({"ssl_verify_identity": "true"}, True, True),
         ({"ssl_mode": "PREFERRED"}, False, False),
         ({"ssl_mode": "REQUIRED"}, False, False),
-        ({"ssl_verify_cert": "false"}, False, False),
-        ({"ssl_mode": "REQUIRED", "ssl_verify_cert": "true"}, True, False),
-        ({"ssl": True, "ssl_verify_identity": "true"}, True, True),
         ({"ssl": {"cipher": "DEFAULT"}}, True, False),
         ({"ssl": {}}, True, False),
-        ({"ssl": True}, True, True),
+        ({"ssl": True}, True, False),
         ({"ssl": {"ca": certifi.where()}}, True, True),
-        ({"ssl": {"ca": certifi.where()}, "ssl_verify_cert": True}, True, True),
-        ({"ssl": {"ca": certifi.where()}, "ssl_verify_cert": True, "ssl_verify_identity": False}, True, False),
-        ({"ssl": True, "ssl_verify_identity": "false"}, True, False),
+        ({"ssl": {"ca": certifi.where()}, "ssl_mode": "VERIFY_CA"}, True, False),
         ({"ssl": {"cipher": "DEFAULT"}, "ssl_mode": "VERIFY_IDENTITY"}, True, True),
         ({"ssl": {"cipher": "DEFAULT"}, "ssl_mode": "REQUIRED"}, False, False),
-        ({"ssl_mode": "REQUIRED", "ssl": {"check_hostname": "true"}}, True, True),
     ],
 )
 def test_a_certificate_is_verified_by_the_named_authority(
@@ -72,11 +65,9 @@ def test_a_certificate_is_verified_by_the_named_authority(
 @pytest.mark.parametrize(
     "extra",
     [
-        {"ssl_verify_identity": "true"},
-        {"ssl_verify_identity": True, "ssl_mode": "PREFERRED"},
-        {"ssl_verify_identity": True, "ssl": {"cipher": "DEFAULT"}},
-        {"ssl": {"check_hostname": True}},
-        {"ssl": '{"check_hostname": "yes"}', "ssl_mode": "REQUIRED"},
+        {"ssl_mode": "verify_identity"},
+        {"ssl_mode": "VERIFY_IDENTITY", "ssl": {"cipher": "DEFAULT", "ca": ""}},
+        {"ssl_mode": "VERIFY_IDENTITY", "ssl": True},
     ],
 )
 def test_the_systems_authorities_verify_a_name_by_themselves(extra: dict[str, object]) -> None:
@@ -89,9 +80,7 @@ def test_the_systems_authorities_verify_a_name_by_themselves(extra: dict[str, ob
     "extra",
     [
         {"ssl": "no json"},
-        {"ssl": {"check_hostname": True, "verify_mode": "none"}},
-        {"ssl_verify_identity": True, "ssl": {"check_hostname": False}},
-        {"ssl_verify_identity": True, "ssl": {"cipher": "DEFAULT", "verify_mode": "none"}},
+        {"ssl": {"check_hostname": False}},
         {"ssl_mode": "VERIFY_CA", "ssl": {"verify_mode": "none"}},
         {"ssl": {"ca": "/not/there"}},
         {"ssl_ca": "/not/there"},
@@ -103,3 +92,14 @@ def test_tls_settings_that_cannot_work_are_named_without_secrets(extra: dict[str
     with raises(SinkAccessError, "connection_invalid", participant="c", setting="ssl") as refused:
         given(**extra)
     assert "secret-word" not in repr(refused.error) + repr(vars(refused.error))
+
+
+@pytest.mark.parametrize("value", [True, False, "true", "false"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("ssl_disabled", "DISABLED"), ("ssl_verify_cert", "VERIFY_CA"), ("ssl_verify_identity", "VERIFY_IDENTITY")],
+)
+def test_the_names_of_pymysql_are_refused_with_those_of_mysql(name: str, mode: str, value: object) -> None:
+    with raises(SinkAccessError, "connection_invalid", participant="c", fields=[name]) as refused:
+        given(ssl_ca=certifi.where(), **{name: value})
+    assert f"ssl_mode: {mode} in place of {name}" in refused.value.remedy

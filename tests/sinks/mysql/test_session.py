@@ -61,7 +61,7 @@ def without_tls() -> Iterator[tuple[int, list[bytes]]]:
 
 @pytest.mark.parametrize(
     ("extra", "errno"),
-    [({"ssl_mode": "REQUIRED"}, 2026), ({"ssl_verify_cert": True}, 2026), ({}, 2061)],
+    [({"ssl_mode": "REQUIRED"}, 2026), ({"ssl_mode": "VERIFY_CA"}, 2026), ({}, 2061)],
 )
 def test_a_clear_password_plugin_gets_no_password_unverified(
     without_tls: tuple[int, list[bytes]], extra: dict[str, object], errno: int

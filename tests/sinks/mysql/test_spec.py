@@ -21,7 +21,7 @@ UPSERT = {"table": "orders", "strategy": "upsert"}
 
 
 def test_a_sink_says_what_a_plan_has_to_hold() -> None:
-    sink = MySqlSink(table="shop.orders", columns={"id": "order_id"})
+    sink = MySqlSink(table="shop.orders", ledger_schema="ledger")
     spec: SinkSpec = sink
     assert (spec.kind, spec.conn_id, spec.strategy, spec.promise) == ("mysql", "mysql_default", "local", Promise.ATOMIC)
     settings = json.loads(json.dumps(sink.settings()))
@@ -57,16 +57,6 @@ def test_a_sink_says_what_a_plan_has_to_hold() -> None:
             "arguments_conflict",
             {"arguments": ["strategy", "shared"]},
         ),
-        (
-            {**UPSERT, "key_columns": ["k"], "version_column": "v", "columns": {"x": "v", "k": "k"}},
-            "column_reserved",
-            {},
-        ),
-        (
-            {**UPSERT, "key_columns": ["k"], "version_column": "v", "columns": {"x": "x"}},
-            "arguments_conflict",
-            {"arguments": ["columns", "key_columns"]},
-        ),
         ({"table": ""}, "name_invalid", {"value": ""}),
         ({"table": "a.b.c"}, "name_invalid", {"value": "a.b.c"}),
         ({"table": "`open"}, "name_invalid", {"value": "`open"}),
@@ -75,10 +65,6 @@ def test_a_sink_says_what_a_plan_has_to_hold() -> None:
         ({"table": "shop.AIRFLOW_FT_head"}, "name_invalid", {"value": "shop.AIRFLOW_FT_head"}),
         ({"table": "orders", "conn_id": ""}, "argument_invalid", {"argument": "conn_id"}),
         ({"table": "orders", "conn_id": "shop "}, "argument_invalid", {"argument": "conn_id", "value": "shop "}),
-        ({"table": "orders", "columns": {}}, "argument_invalid", {"argument": "columns"}),
-        ({"table": "orders", "columns": {"": "a"}}, "argument_invalid", {"argument": "columns"}),
-        ({"table": "orders", "columns": {"a": "X", "b": "x"}}, "column_ambiguous", {"columns": ["a", "b"]}),
-        ({"table": "orders", "columns": {"a": ""}}, "name_invalid", {"value": "", "subject": "column (columns)"}),
         ({"table": "orders", "ledger_schema": ""}, "argument_invalid", {"argument": "ledger_schema"}),
         ({"table": "orders", "ledger_schema": "blank "}, "name_invalid", {"subject": "schema (ledger_schema)"}),
     ],

@@ -48,11 +48,6 @@ MYSQL: dict[str, tuple[str, Mapping[str, Any], list[tuple[type[AirflowFtError], 
             (UnfitTargetError, "op", "column_generated"),
         ],
     ),
-    "columns= of no such column": (
-        "id BIGINT",
-        {"columns": {"id": "id", "nome": "id2"}},
-        [(DeclinedError, "nome", "job_column_missing")],
-    ),
     "upsert": ("id BIGINT PRIMARY KEY, name TEXT, op TEXT, version BIGINT", UPSERT, []),
     "upsert with deletes": (
         "id BIGINT PRIMARY KEY, name TEXT, op TEXT, version BIGINT",

@@ -1,6 +1,5 @@
 """Lost executors, and the hints about a cluster's own file system."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,13 +7,11 @@ import pytest
 from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 
-from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver.executors import ExecutorLostError, lost, storage_level
 from airflow_ft.spark.driver.failures import InUserCode, as_error
 from airflow_ft.spark.driver.staging import materialised
-from airflow_ft.spark.task.doctor import examine_spark
 from tests.raising import raises
 
 pytestmark = pytest.mark.spark
@@ -91,20 +88,3 @@ def test_a_missing_path_is_shown_with_hadoops_file_system(spark: SparkSession) -
         conf.set("fs.defaultFS", before)
     assert isinstance(raised, StageError) and raised.fields == {"path": "hdfs://name:8020/data/in"}
     assert "file:///data/in" in raised.remedy
-
-
-def test_doctor_tells_of_libraries_that_python_functions_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check() -> Check:
-        return next(each for each in examine_spark("local", []) if each.name == "python libraries")
-
-    assert check().verdict == Verdict.OK and "protobuf" in check().text and "pandas" in check().text
-    package = tmp_path / "python" / "pyspark"
-    for file, text in {
-        "sql/pandas/utils.py": 'minimum_pandas_version = "99.1.0"\nminimum_pyarrow_version = "1.0.0"',
-        "sql/streaming/proto/StateMessage_pb2.py": "_runtime_version.Domain.PUBLIC,\n    98,\n    0,\n    5,",
-    }.items():
-        (package / file).parent.mkdir(parents=True)
-        (package / file).write_text(text)
-    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    assert check().verdict == Verdict.WARNING
-    assert "older than 99.1.0" in check().text and "older than 98.0.5" in check().text and "pyarrow" not in check().text

@@ -337,13 +337,3 @@ def test_positions_have_the_names_of_the_sources() -> None:
         "b": {"start": None, "end": None},
     }
     assert named_positions(["a"], [1], [2]) == {"a": {"start": 1, "end": 2}}
-
-
-def test_its_code_is_what_the_driver_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after a deployment: a stream that begins its location again would else name code that it does not run."""
-    file = tmp_path / "deployed_while_running.py"
-    file.write_text("def transform(spark, sources): return 1\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    before = Job(file.stem, {}).code
-    file.write_text("def transform(spark, sources): return 2\n")
-    assert Job(file.stem, {}).code == before and before["sha256"]
