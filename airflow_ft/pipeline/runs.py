@@ -137,8 +137,24 @@ def standard_utc(at: datetime | None) -> datetime | None:
 
 
 def judged(found: Sequence[Overview], lease_seconds: float) -> list[Overview]:
-    """Pipelines with what Airflow knows of their runs and DAGs (`core.judging`), as far as it answers."""
+    """Pipelines with what Airflow knows of their runs and DAGs (`protocol.judging`), as far as it answers.
+
+    Only in the process of a task (`is_process_of`).
+    """
     return judge(found, lease_seconds, _known_to_be_over, _known_to_be_paused)
+
+
+def is_process_of(context: Context) -> bool:
+    """Return whether this process executes the task of the context, so that Airflow answers its requests.
+
+    Airflow's DAG processor, triggerer and executors call callbacks, too. They know few types of requests, and give no
+    answer at all to others: a request never returns (`airflow.sdk.execution_time.supervisor`).
+    """
+    ti = context.get("ti")
+    return ti is not None and all(
+        os.environ.get(f"AIRFLOW_CTX_{name}") == value  # Airflow sets these before it executes a task
+        for name, value in (("DAG_ID", ti.dag_id), ("DAG_RUN_ID", ti.run_id), ("TASK_ID", ti.task_id))
+    )
 
 
 def _known_to_be_over(runs: Collection[RunKey]) -> set[RunKey]:
