@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _UNFINISHED = ["queued", "running"]
-# These runs have a planned data interval. For others it is made up, or missing.
+# These runs have a planned data interval or tick. For others the interval is made up, or missing.
 _WITH_AN_INTERVAL = ("scheduled", "backfill")
 
 
@@ -125,9 +125,12 @@ def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
 
 
 def interval_end(dag_run: Any) -> datetime | None:
-    """Return the end of the data interval of a scheduled run, or of a backfill's; None: it has none."""
+    """Return the end of the data interval of a scheduled run, or of a backfill's; None: it is neither.
+
+    Without an interval (`CronPartitionTimetable`): its tick.
+    """
     run_type = getattr(dag_run.run_type, "value", dag_run.run_type)
-    return standard_utc(dag_run.data_interval_end) if run_type in _WITH_AN_INTERVAL else None
+    return standard_utc(dag_run.data_interval_end or dag_run.run_after) if run_type in _WITH_AN_INTERVAL else None
 
 
 def standard_utc(at: datetime | None) -> datetime | None:
