@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from datetime import timedelta
 from pkgutil import resolve_name
@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 from airflow_ft.operators.place import names_of
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
-from airflow_ft.pipeline.runs import judged
+from airflow_ft.pipeline.runs import is_process_of, judged
 from airflow_ft.protocol.argument_names import arguments_by_name
 from airflow_ft.protocol.arguments import (
     check_length_of_time,
@@ -28,6 +28,7 @@ from airflow_ft.protocol.arguments import (
     wrong,
 )
 from airflow_ft.protocol.errors import AirflowFtError, FoundProblemsError
+from airflow_ft.protocol.judging import judge
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.problems import URGENT, Problem, problems
 
@@ -130,7 +131,7 @@ class ProblemNotifier(BaseNotifier):
                     self.conditions,
                     self.late_after,
                     self.patience,
-                    lambda found: [_as_failed(each, context) for each in judged(found, settings.lease_seconds())],
+                    lambda found: [_as_failed(each, context) for each in _judged(found, context)],
                 )
             )
 
@@ -174,6 +175,13 @@ class ProblemNotifier(BaseNotifier):
             copy.copy(to)({**context, "problem": problem})
         else:
             to(problem)
+
+
+def _judged(found: Sequence[Overview], context: Context) -> list[Overview]:
+    """Pipelines with what Airflow knows of their runs, if this process may ask; else a dead run shows by its lease."""
+    if is_process_of(context):
+        return judged(found, settings.lease_seconds())
+    return judge(found, settings.lease_seconds(), lambda _: (), lambda _: ())
 
 
 def _as_failed(overview: Overview, context: Context) -> Overview:

@@ -177,8 +177,8 @@ class StopStreamOperator(ActingOperator):
         wait: seconds that each try waits. Then it fails, and the request stays: a retry waits for the same answer.
         store: as in `CheckpointedPipeline`.
 
-    A task that is cleared asks again. Result: what the stream has answered. The task fails without a retry if the
-    stream stopped without the savepoint or the drain.
+    A task that is cleared after its end asks again. Result: what the stream has answered. The task fails without a
+    retry if the stream stopped without the savepoint or the drain.
     """
 
     template_fields: Sequence[str] = ("pipeline", "savepoint_dir", "store")

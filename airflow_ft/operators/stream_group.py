@@ -63,7 +63,8 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
             `ExponentialDelay()`. Such a death does not count as a restart of the streams.
 
     The other arguments are those of Airflow's operators. By default there are 5,000 retries, 3 seconds apart. A retry
-    starts no stream that was stopped or has failed in this run. A new run does, and a cleared task.
+    starts no stream that was stopped or has failed in this run. A new run does, and a task that is cleared after its
+    end: Airflow counts the next try of a task that is cleared while it runs as a retry.
 
     Result: by pipeline, as that of `ConfirmOperator`.
 
@@ -355,7 +356,7 @@ class _Member:
                 self._given_up = NotDeliveredError(
                     f"the stream failed before in this run: {failure.message}",
                     code=failure.code or "group_failed",
-                    remedy=failure.remedy,
+                    remedy=f"{failure.remedy} Then clear the task when it has ended, or trigger a new run.".lstrip(),
                     pipeline=run.pipeline,
                 )
                 raise self._given_up

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# These runs have a planned data interval. For others it is made up, or missing.
+# These runs have a planned data interval or tick. For others the interval is made up, or missing.
 _WITH_AN_INTERVAL = ("scheduled", "backfill")
 
 
@@ -137,9 +137,12 @@ def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
 
 
 def interval_end(dag_run: Any) -> datetime | None:
-    """Return the end of the data interval of a scheduled run, or of a backfill's; None: it has none."""
+    """Return the end of the data interval of a scheduled run, or of a backfill's; None: it is neither.
+
+    Without an interval (`CronPartitionTimetable`): its tick.
+    """
     run_type = getattr(dag_run.run_type, "value", dag_run.run_type)
-    return standard_utc(dag_run.data_interval_end) if run_type in _WITH_AN_INTERVAL else None
+    return standard_utc(dag_run.data_interval_end or dag_run.run_after) if run_type in _WITH_AN_INTERVAL else None
 
 
 def standard_utc(at: datetime | None) -> datetime | None:
@@ -149,8 +152,24 @@ def standard_utc(at: datetime | None) -> datetime | None:
 
 
 def judged(found: Sequence[Overview], lease_seconds: float) -> list[Overview]:
-    """Pipelines with what Airflow knows of their runs and DAGs (`core.judging`), as far as it answers."""
+    """Pipelines with what Airflow knows of their runs and DAGs (`protocol.judging`), as far as it answers.
+
+    Only in the process of a task (`is_process_of`).
+    """
     return judge(found, lease_seconds, _known_to_be_over, _known_to_be_paused)
+
+
+def is_process_of(context: Context) -> bool:
+    """Return whether this process executes the task of the context, so that Airflow answers its requests.
+
+    Airflow's DAG processor, triggerer and executors call callbacks, too. They know few types of requests, and give no
+    answer at all to others: a request never returns (`airflow.sdk.execution_time.supervisor`).
+    """
+    ti = context.get("ti")
+    return ti is not None and all(
+        os.environ.get(f"AIRFLOW_CTX_{name}") == value  # Airflow sets these before it executes a task
+        for name, value in (("DAG_ID", ti.dag_id), ("DAG_RUN_ID", ti.run_id), ("TASK_ID", ti.task_id))
+    )
 
 
 def _known_to_be_over(runs: Collection[RunKey]) -> set[RunKey]:

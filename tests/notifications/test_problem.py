@@ -249,9 +249,33 @@ def test_a_dead_stream_is_reported_but_a_stopped_one_is_not(store: DecisionLog) 
     )
 
 
+def test_airflow_is_asked_only_where_it_answers(store: DecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DAG processor, triggerer and executors answer no request for a run, not even by an error."""
+
+    class Silent:
+        def send(self, msg: Any) -> None:
+            asked.append(type(msg).__name__)
+            raise OSError("no answer, for ever")
+
+    asked: list[str] = []
+    monkeypatch.setattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", Silent(), raising=False)
+    store.record_failure("well", RUN, Failure("JobError", "job_failed", "the job raised."))
+    store.enter_turn("kept", RUN, None)
+    ti = SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, task_id="stage")
+    for context in ({}, {"ti": ti}):
+        assert [each.split(": ")[0] for each in received(ProblemNotifier(receive), **context)][-1] == (
+            "pipeline well is FAILED"
+        )
+        assert not asked
+    for name, value in (("DAG_ID", ti.dag_id), ("DAG_RUN_ID", ti.run_id), ("TASK_ID", ti.task_id)):
+        monkeypatch.setenv(f"AIRFLOW_CTX_{name}", value)
+    received(ProblemNotifier(receive), ti=ti)
+    assert {*asked} == {"GetDRCount", "GetDag"}
+
+
 def test_a_run_whose_own_task_notifies_counts_as_failed(store: DecisionLog) -> None:
     store.enter_turn("well", RUN, None)
     store.record_failure("well", RUN, Failure("JobError", "job_failed", "the job raised."))
     notifier = ProblemNotifier(receive, pipelines=["well"])
-    assert not received(notifier, ti=SimpleNamespace(run_id="another"))
-    assert len(received(notifier, ti=SimpleNamespace(run_id=RUN.run_id))) == 1
+    assert not received(notifier, ti=SimpleNamespace(dag_id=RUN.dag_id, run_id="another", task_id="t"))
+    assert len(received(notifier, ti=SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, task_id="t"))) == 1

@@ -74,6 +74,9 @@ def test_its_conditions(tmp_path: Path) -> None:
 def test_a_scheduled_run_waits_for_data_as_of_its_interval_end(run_type: str, tmp_path: Path) -> None:
     world = World(tmp_path)
     assert sensor().gate(run_context(run_type, END), world.store) == Gate(as_of=END_IN_UTC)
+    partition = run_context(run_type)
+    partition["dag_run"].run_after = END  # of CronPartitionTimetable, whose runs have no interval
+    assert sensor().gate(partition, world.store) == Gate(as_of=END_IN_UTC)
 
 
 @pytest.mark.parametrize("run_type", ["manual", "operator_triggered", "asset_triggered", "asset_materialization"])

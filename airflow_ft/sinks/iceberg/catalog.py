@@ -151,6 +151,15 @@ class Connected(CatalogTable):
             return invalid(
                 self.connection, f"{what}: {words}.", "Set warehouse in the extra of the connection.", "warehouse"
             )
+        if isinstance(error, FileNotFoundError) and ".metadata.json" in words:
+            return SinkAccessError(
+                f"the catalog names a metadata file of {place} that is gone: {words}. The catalog was restored from a"
+                " backup, or the file was deleted.",
+                code="metadata_missing",
+                remedy="Point the catalog at the newest *.metadata.json in the table's folder, as docs/iceberg.md"
+                " shows. Then no row is lost.",
+                table=place,
+            )
         if _is_one_of(error, _SILENT):
             remedy = "Check that the catalog runs and that the connection is right."
             if "SSL" in words:

@@ -84,7 +84,9 @@ def _not_readable(clients: KafkaClients, waiting: Mapping[tuple[str, int], int])
             f"the records are delivered, but read_committed readers of {', '.join(stalled)} cannot see them yet: an"
             " open transaction of another producer precedes them.",
             code="transaction_open",
-            remedy="Retry when that transaction has ended. Nothing is sent twice.",
+            remedy="Retry when that transaction has ended. Nothing is sent twice. If it outlasts its time-out, end it:"
+            " `kafka-transactions.sh find-hanging` lists it, and `abort` with its topic, partition and start offset"
+            " ends it.",
             participant=clients.conn_id,
             partitions=stalled,
         )

@@ -62,9 +62,10 @@ class Documents(keyed.Documents[redis.Redis, bytes | str]):
 
 @dataclass
 class Changes(keyed.Changes[Documents, bytes | str]):
-    """With the keys of staged chunks."""
+    """With the keys of staged chunks, and the number of rows that were sent."""
 
     staged: list[str] = field(default_factory=list)
+    sent: int = 0
 
     def __post_init__(self) -> None:
         self.client, self.key = self.documents.client, self.documents.key(self.fence.pipeline)
@@ -76,7 +77,9 @@ class Changes(keyed.Changes[Documents, bytes | str]):
     def replace(self) -> None:
         """And apply what was staged."""
         head = self.ledger.head()  # its rank: to prune markers ends no delivery
-        arguments = (self.seen, self.ledger.text, *(head or self.fence).rank, self._number)
+        arguments = [self.seen, self.ledger.text, *(head or self.fence).rank, self._number]
+        if self.sent and self.plan is not None:
+            arguments += [self.sent, self.plan.digest]
         self._check(self.client.eval(REPLACE, 1 + len(self.staged), self.key, *self.staged, *arguments))
 
     def stage(self, index: int, chunk: bytes) -> None:
@@ -85,12 +88,16 @@ class Changes(keyed.Changes[Documents, bytes | str]):
         self.staged.append(f"{self.key}:{self._number}:{epoch}-{attempt}:{index}")
         self.client.set(self.staged[-1], chunk, ex=_STAGED_SECONDS)
 
-    def send(self, chunks: Iterator[tuple[int, bytes]]) -> None:
-        """Send chunks, each with its place; some are on their way at once, and each is applied after the one before."""
+    def send(self, chunks: Iterator[tuple[int, int, bytes]]) -> None:
+        """Send chunks, each with its place and its number of rows.
+
+        Some are on their way at once, and each is applied after the one before.
+        """
         assert self.plan is not None
         script = self.client.script_load(SEND)
         pipe = self.client.pipeline(transaction=False)
-        for first, chunk in chunks:
+        for first, rows, chunk in chunks:
+            self.sent = first + rows
             pipe.evalsha(script, 1, self.key, *self.fence.rank, self._number, first, chunk, self.plan.digest)
             if len(pipe) >= _IN_FLIGHT:
                 self._check(*pipe.execute())
@@ -184,7 +191,7 @@ class RedisParticipant(KeyedParticipant[Changes]):
             for index, chunk in enumerate(chunks):
                 db.stage(index, data(chunk))
         else:
-            db.send((chunk.first, data(chunk)) for chunk in chunks)
+            db.send((chunk.first, chunk.rows.num_rows, data(chunk)) for chunk in chunks)
 
 
 open_participant = RedisParticipant.of

@@ -53,9 +53,15 @@ REPLACE = (
     _APPLY
     + """
 -- KEYS: the memory, and chunks that were staged
--- ARGV: version of the document that was read, new document, epoch, attempt, number of the checkpoint
+-- ARGV: version of the document that was read, new document, epoch, attempt, number of the checkpoint,
+--       and if rows were sent: how many, digest of their plan
 local version = redis.call('HGET', KEYS[1], 'version') or '0'
 if version ~= ARGV[1] then return {'OVERTAKEN', version} end
+if ARGV[6] then
+  local sent = redis.call('HMGET', KEYS[1], 'done', 'plan')
+  local done = sent[2] == ARGV[7] and sent[1] or '0'
+  if done ~= ARGV[6] then return {'GAP', done} end
+end
 local parts, types = {}, {}
 for k = 2, #KEYS do
   local part = redis.call('GET', KEYS[k])
@@ -77,7 +83,10 @@ redis.call('HSET', KEYS[1], 'version', string.format('%d', tonumber(version) + 1
 return {'OK', ''}
 """
 )
-"""Replace the document unless another process has replaced it since, and apply what was staged."""
+"""Replace the document unless another process has replaced it since, and apply what was staged.
+
+If the server no longer has all rows that were sent, replace nothing: it has failed over since it acknowledged them.
+"""
 
 SEND = (
     _APPLY

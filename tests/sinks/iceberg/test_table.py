@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -203,6 +204,28 @@ def test_a_table_that_others_have_renamed_is_not_made_again(world: World) -> Non
         catalog.rename_table(moved, table_of(world).sink.identifier)  # no other one has the name
     world.commit(plan, world.prepare(plan))
     world.shows(world.ids_of(1, 2))
+
+
+def test_a_restored_catalog_is_pointed_at_the_newest_metadata(world: World) -> None:
+    def point_at(location: str) -> str:
+        uri = properties(table_of(world).connection)["uri"]
+        with closing(sqlite3.connect(uri.removeprefix("sqlite:///").partition("?")[0])) as db, db:
+            [(found,)] = db.execute("SELECT metadata_location FROM iceberg_tables").fetchall()
+            if location:
+                db.execute("UPDATE iceberg_tables SET metadata_location = ?", (location,))
+        return str(found)
+
+    world.deliver(world.plan())
+    backup = point_at("")
+    world.deliver(world.plan())
+    Path(backup.removeprefix("file://")).unlink()
+    newest = point_at(backup)
+    plan = world.plan()
+    with raises(SinkAccessError, "metadata_missing"):
+        world.prepare(plan)
+    point_at(newest)
+    world.commit(plan, world.prepare(plan))
+    world.shows(world.ids_of(1, 2, 3))
 
 
 def test_a_sink_that_creates_no_table_creates_none(tmp_path: Path) -> None:

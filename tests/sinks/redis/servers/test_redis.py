@@ -26,8 +26,9 @@ from airflow_ft.sinks import doctor
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.redis import requirements, setup
+from airflow_ft.sinks.redis.participant import Changes
 from airflow_ft.sinks.redis.rows import entries, packed
-from airflow_ft.sinks.redis.spec import RedisSink
+from airflow_ft.sinks.redis.spec import OURS, RedisSink
 from airflow_ft.sinks.redis.verify import verify
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
@@ -271,7 +272,32 @@ def test_a_server_that_forgot_rows_halts_the_pipeline(world: World) -> None:
     with participant._writing(world.fence(1, world.attempt()), plan) as (changes, ledger):
         participant._raised(ledger, changes.fence)
     with participant._writing(changes.fence, plan) as (changes, _), pytest.raises(StoreBehindSinkError):
-        changes.send(iter([(1_000, b"\x80")]))
+        changes.send(iter([(1_000, 1, b"\x80")]))
+
+
+@pytest.mark.parametrize("lost", ["its last rows", "all rows"])
+def test_rows_lost_before_the_marker_halt_the_pipeline(
+    world: World, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the server fails over between the last rows and the marker: the replica knows the raised head."""
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    target: Any = world.target
+    key, replace_document, db = f"{OURS}{plan.pipeline}:{plan.participants[0].name}", Changes.replace, target.db
+
+    def fail_over(changes: Changes) -> None:
+        if changes.sent:
+            assert db.hget(key, "done") == str(changes.sent)
+            db.hset(key, "done", changes.sent - 1) if lost == "its last rows" else db.hset(key, "plan", "another")
+        replace_document(changes)
+
+    monkeypatch.setattr(Changes, "replace", fail_over)
+    with raises(StoreBehindSinkError, "ledger_lost"):
+        world.commit(plan, vote)
+    monkeypatch.undo()
+    world.commit(plan, vote)
+    world.shows(world.ids_of(1, 2))
 
 
 def test_rows_expire(world: World) -> None:
@@ -314,7 +340,7 @@ def test_pruning_does_not_end_a_running_delivery(world: World) -> None:
         participant._raised(ledger, changes.fence)
     world.participant(plan).forget(world.fence(1, 0), 1)
     changes.client = world.target.raw  # type: ignore[attr-defined]
-    changes.send(iter([(0, chunk)]))
+    changes.send(iter([(0, 1, chunk)]))
 
 
 @pytest.mark.parametrize("value", ["hash", "json"])
