@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.model import RunKey, SparkPosition
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import Request
 from airflow_ft.spark.savepoints.stopping import DRAIN, SAVEPOINT
 from tests.simulation.kernel import Violation
@@ -35,7 +35,7 @@ class RequestLaws:
         self, laws: Laws, store: Any, *, has_state: Callable[[str], bool], is_faultless: Callable[[], bool]
     ) -> None:
         self._laws, self._store, self._has_state, self._is_faultless = laws, store, has_state, is_faultless
-        self._base: SparkPosition | None = None
+        self._without_state = set[str]()  # locations that began without state
         self._turn: RunKey | None = None
         self._turns: list[datetime] = []
         self._deleted: list[datetime] = []
@@ -47,12 +47,14 @@ class RequestLaws:
         row, now = self._store.pipeline(PIPELINE), self._store.now()
         if row.turn is not None and row.turn != self._turn:
             self._turns.append(now)
-        before, self._turn, self._base = self._base, row.turn, row.base
-        if row.base is not None and row.base.batch < 0 and before is not None and before.batch >= 0:
-            if self._had_state:
-                self._deleted.append(now)
-        elif row.base is not None:
+        self._turn = row.turn
+        if row.base is None:
+            return
+        if row.base.batch >= 0:
             self._had_state = self._has_state(row.base.location)
+        elif row.base.location not in self._without_state:  # else rows were refused, and it was rewound to there
+            self._without_state.add(row.base.location)
+            self._deleted += [now] if self._had_state else []
 
     def answered(self, request: Request, outcome: str, missing: Sequence[str]) -> None:
         """I9: before an answer is written, which is the first one or has no effect."""
