@@ -26,9 +26,8 @@ from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks import refused
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base import one_transaction as module
-from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
+from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant, TransactionParticipant
 from airflow_ft.sinks.base.sql_ledger import SqlLedger
-from airflow_ft.sinks.mysql import server as mysql_server
 from airflow_ft.sinks.mysql.ledger import Ledger as MySqlLedger
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.upsert import Upserter
@@ -55,7 +54,7 @@ from tools.servers import Database
 SQLITE, POSTGRES, MYSQL = "sqlite", "postgres", "mysql"
 EVERY = (SQLITE, POSTGRES, MYSQL)
 SHARED = (SQLITE, POSTGRES)
-"""Those that are built upon `airflow_ft.sinks.base.one_transaction`."""
+"""Those whose head is raised in a transaction, as `OneTransactionParticipant` does it."""
 
 Change = Callable[[Any, str, Any], None]
 
@@ -270,9 +269,9 @@ def the_head_is_read_once(change: Change) -> None:
     change(OneTransactionParticipant, "_raised", cached)
 
 
-@noticed_by("test_one_object_sees_what_others_have_done", *SHARED)
+@noticed_by("test_one_object_sees_what_others_have_done", *EVERY)
 def a_proof_is_read_once(change: Change) -> None:
-    proof = OneTransactionParticipant._proof
+    proof = TransactionParticipant._proof
 
     def cached(self: Any, plan: Any) -> Any:
         self.proofs = getattr(self, "proofs", {})
@@ -280,17 +279,17 @@ def a_proof_is_read_once(change: Change) -> None:
             self.proofs[plan.number] = proof(self, plan)
         return self.proofs[plan.number]
 
-    change(OneTransactionParticipant, "_proof", cached)
+    change(TransactionParticipant, "_proof", cached)
 
 
-@noticed_by("test_a_marker_of_other_rows_proves_nothing", *SHARED, step="proof")
+@noticed_by("test_a_marker_of_other_rows_proves_nothing", *EVERY, step="proof")
 def a_proof_has_the_digest_of_the_plan(change: Change) -> None:
     def of_the_plan(self: Any, plan: Any) -> Any:
         with self._reading(plan.pipeline, plan) as ledger:
             marker = ledger.marker(plan.number)
         return replace(marker.proof(self.name, plan.number), digest=plan.digest)
 
-    change(OneTransactionParticipant, "_proof", of_the_plan)
+    change(TransactionParticipant, "_proof", of_the_plan)
 
 
 @noticed_by("test_a_marker_of_other_rows_proves_nothing", *EVERY, step="commit")
@@ -331,15 +330,15 @@ def who_adopts_forgets_the_number(change: Change) -> None:
     change(MySqlLedger, "write_head", lambda self, head: write(self, replace(head, last_delivered=0)))
 
 
-@noticed_by("test_a_new_pipeline_is_adopted_at_a_number", *SHARED)
+@noticed_by("test_a_new_pipeline_is_adopted_at_a_number", *EVERY)
 def only_a_known_pipeline_is_adopted(change: Change) -> None:
-    adopt = OneTransactionParticipant._adopt
+    adopt = TransactionParticipant._adopt
 
     def known(self: Any, fence: Any, number: int) -> None:
         if self._head(fence.pipeline) is not None:
             adopt(self, fence, number)
 
-    change(OneTransactionParticipant, "_adopt", known)
+    change(TransactionParticipant, "_adopt", known)
 
 
 LOST = "test_whatever_is_lost_on_the_way_the_next_one_finishes"
@@ -347,9 +346,9 @@ LOST = "test_whatever_is_lost_on_the_way_the_next_one_finishes"
 # --- transactions -----------------------------------------------------------------------------------------------------
 
 
-@noticed_by("test_it_meets_later_numbers_when_it_wakes_up", *SHARED, step="commit")
+@noticed_by("test_it_meets_later_numbers_when_it_wakes_up", *EVERY, step="commit")
 def what_was_checked_is_written_in_the_next_transaction(change: Change) -> None:
-    deliver = OneTransactionParticipant._deliver
+    deliver = TransactionParticipant._deliver
 
     def apart(self: Any, plan: Any, fence: Any, set_aside: bool, more: Any) -> Any:
         with self._writing(fence, plan) as (_, ledger):
@@ -363,7 +362,7 @@ def what_was_checked_is_written_in_the_next_transaction(change: Change) -> None:
         finally:
             self._raised, self._is_settled = checked
 
-    change(OneTransactionParticipant, "_deliver", apart)
+    change(TransactionParticipant, "_deliver", apart)
 
 
 @noticed_by("test_it_meets_later_numbers_when_it_wakes_up", *SHARED, step="prepare")
@@ -469,8 +468,7 @@ def dead_letters_hold_another_row(change: Change) -> None:
 
 @noticed_by(ASIDE, *EVERY)
 def too_few_rows_are_told(change: Change) -> None:
-    change(module, "set_aside_detail", fewer := lambda found: module_detail(found, -1))
-    change(mysql_server, "set_aside_detail", fewer)
+    change(module, "set_aside_detail", lambda found: module_detail(found, -1))
 
 
 def module_detail(found: dict[str, SetAside], more: int) -> dict[str, Any]:
@@ -479,7 +477,7 @@ def module_detail(found: dict[str, SetAside], more: int) -> dict[str, Any]:
     return detail({sink: replace(each, rows=each.rows + more) for sink, each in found.items()})
 
 
-@noticed_by(ASIDE, *SHARED)
+@noticed_by(ASIDE, *EVERY)
 def counts_are_those_of_the_plan(change: Change) -> None:
     write = SqlLedger.write_marker
 

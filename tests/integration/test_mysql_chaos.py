@@ -19,6 +19,7 @@ from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
 from airflow_ft.protocol.model import Plan, Segment
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.protocol.write_ahead_log import WalFile
+from airflow_ft.sinks.mysql.load import Loader
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.wal import open_wal
 from tests.integration.proxy import Proxy
@@ -121,6 +122,24 @@ def test_the_marker_settles_a_connection_cut_at_any_statement(world: MySqlWorld,
     assert (proof.outcome, proof.counts) == (Outcome.COMMITTED, {"orders": 1000})
     assert proof.detail["tries"] == (1 if (kind, statement) == ("lost reply", b"\x03COMMIT") else 2)
     assert is_exact(world, 1000)
+
+
+def test_a_transaction_that_ends_unnoticed_leaves_no_marker(world: MySqlWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a proxy that goes on with another connection: the rows are gone, and nothing said so."""
+    plan = prepared(world, orders(1, 100))
+    send = Loader.send
+
+    def and_lose(self: Loader, *args: Any) -> int:
+        sent = send(self, *args)
+        self._session.run("ROLLBACK")
+        return sent
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loader, "send", and_lose)
+        with raises(SinkUnavailableError, "sink_unavailable", errno=1305):
+            world.participant(plan).commit(plan, world.fence(1, 2))
+    assert (world.markers(), world.count()) == ([], 0)
+    assert world.participant(plan).commit(plan, world.fence(1, 3)).counts == {"orders": 100}
 
 
 @pytest.mark.parametrize("kind", ["lost request", "lost reply"])

@@ -50,8 +50,8 @@ def marker_after_xa_commit(change: Change) -> None:
 def branches_committed_before_the_decision(change: Change) -> None:
     hold = XaParticipant._hold
 
-    def and_commit(self: XaParticipant, plan: Any, fence: Fence, slices: Any, way: Any) -> None:
-        hold(self, plan, fence, slices, way)
+    def and_commit(self: XaParticipant, plan: Any, fence: Fence, slices: Any) -> None:
+        hold(self, plan, fence, slices)
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
             for xid in recover(session).of(owner_of(ledger, fence.installation)):
@@ -108,8 +108,8 @@ def tombstone_of_the_whole_alone(change: Change) -> None:
 
 @defect(LOST, "I2 I6")
 def whole_marker_before_all_branches_stand(change: Change) -> None:
-    def none_missing(self: BranchedParticipant, plan: Any, fence: Fence, vote: Any, missing: Any, way: Any) -> None:
-        deliver(self, plan, fence, vote, missing[:1], way)
+    def none_missing(self: BranchedParticipant, plan: Any, fence: Fence, missing: Any) -> None:
+        deliver(self, plan, fence, missing[:1])
 
     def whatever(self: BranchedParticipant, session: Any, plan: Any, fence: Fence, expected: Any, detail: Any) -> Any:
         visible = self._visible_branches(session, self._ledger(plan.pipeline), plan, fence)
@@ -137,8 +137,8 @@ def branch_delivered_again_under_a_place_that_is_taken(change: Change) -> None:
     """A branch that is visible is sent again with those that were lost, whatever holds the place of its marker."""
     take, deliver = Ledger.take_place, BranchedParticipant._deliver_branches
 
-    def all_of_them(self: BranchedParticipant, plan: Any, fence: Fence, vote: Any, _: Any, way: Any) -> None:
-        deliver(self, plan, fence, vote, self._slices(plan), way)
+    def all_of_them(self: BranchedParticipant, plan: Any, fence: Fence, _: Any) -> None:
+        deliver(self, plan, fence, self._slices(plan))
 
     change(Ledger, "take_place", lambda *args: take(*args) or True)
     change(BranchedParticipant, "_deliver_branches", all_of_them)

@@ -20,11 +20,11 @@ QUIET = NAMED["mapped xa, no server fails"]
 @defect(MYSQL, "I3", at=970)
 def branches_taken_back_by_a_process_that_fails(change: Change) -> None:
     """It rolls back what is prepared under the announcement. A vote may count that by then."""
-    joined = SharedXaParticipant._joined
+    join = SharedXaParticipant._join
 
-    def taking_back(self: SharedXaParticipant, plan: Any, fence: Fence, notes: Any, labels: Any, tries: int) -> bool:
+    def taking_back(self: SharedXaParticipant, plan: Any, fence: Fence, notes: Any, labels: Any) -> bool:
         try:
-            return joined(self, plan, fence, notes, labels, tries)
+            return join(self, plan, fence, notes, labels)
         except Exception:
             ledger = self._ledger(plan.pipeline)
             with closing(self._open()) as session:
@@ -33,18 +33,18 @@ def branches_taken_back_by_a_process_that_fails(change: Change) -> None:
                         self._end_branch(session, ledger, fence, xid, "ROLLBACK")
             raise
 
-    change(SharedXaParticipant, "_joined", taking_back)
+    change(SharedXaParticipant, "_join", taking_back)
 
 
 @defect(MARIA, "I3", at=87)
 def announced_branches_counted_without_a_look(change: Change) -> None:
     """`prepare` believes that the tasks before it have done their work."""
-    joined = SharedXaParticipant._joined
+    join = SharedXaParticipant._join
 
-    def believing(self: SharedXaParticipant, plan: Any, fence: Fence, notes: Any, labels: Any, tries: int) -> bool:
-        return len(labels) > 1 or joined(self, plan, fence, notes, labels, tries)
+    def believing(self: SharedXaParticipant, plan: Any, fence: Fence, notes: Any, labels: Any) -> bool:
+        return len(labels) > 1 or join(self, plan, fence, notes, labels)
 
-    change(SharedXaParticipant, "_joined", believing)
+    change(SharedXaParticipant, "_join", believing)
 
 
 @defect(MARIA, "I2 I3 I6", at=38)

@@ -64,6 +64,9 @@ class ModelSession:
     def require_settings(self, *, autocommit: bool = True) -> None:
         pass
 
+    def require_begun(self) -> None:
+        pass
+
     def forget_statements(self) -> None:
         pass
 

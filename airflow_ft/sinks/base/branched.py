@@ -33,7 +33,7 @@ from airflow_ft.protocol.votes import Outcome, Proof, Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.branch_system import BranchLedger, BranchSystem, side_by_side
 from airflow_ft.sinks.base.memory import Marker, check_marker, check_owner
-from airflow_ft.sinks.base.one_transaction import Db
+from airflow_ft.sinks.base.one_transaction import Db, TransactionLedger
 from airflow_ft.sinks.base.prepared import (
     DEFERRED,
     BranchName,
@@ -334,16 +334,14 @@ class BranchedParticipant(BranchSystem[Db]):
             self._raised(ledger, fence)
         with self._asking(fence) as (db, _):
             self._roll_back(db, plan, fence)
-        with self._writing(fence, plan) as (_, transaction):
-            ledger = cast(BranchLedger, transaction)
-            head = self._raised(ledger, fence)
-            if self._is_settled(ledger, head, plan, fence, exactly=False):
-                return self._current_proof(ledger, plan)
-            if found := self._visible(ledger, plan, fence):
-                raise committed_by_hand(self._heuristic_text(ledger, plan, found), plan.pipeline)
-            for label in ("", *labels(self._width)):
-                ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail, label)
-        return Proof(self.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
+        return super()._abort(plan, fence, detail)
+
+    def _write_tombstone(self, ledger: TransactionLedger, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> None:
+        places = cast(BranchLedger, ledger)
+        if found := self._visible(places, plan, fence):
+            raise committed_by_hand(self._heuristic_text(places, plan, found), plan.pipeline)
+        for label in ("", *labels(self._width)):
+            places.write_marker(plan, fence, Outcome.ABORTED, {}, detail, label)
 
     def heuristic(self, plan: Plan) -> str:
         """Return what was committed by hand before the decision."""

@@ -60,7 +60,7 @@ class TransactionLedger(Protocol):
     def prune(self, floor: int) -> None: ...
 
 
-class OneTransactionParticipant(ABC, Generic[Db]):
+class TransactionParticipant(ABC, Generic[Db]):
     """One database with all tables that a pipeline writes there. See `airflow_ft.protocol.participant.Participant`."""
 
     name: str
@@ -83,12 +83,8 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         """None: the database, or its ledger, is not there."""
 
     @abstractmethod
-    def _preflight(self) -> dict[str, Any]:
-        """Return what is demanded of the server before anything is written there; notes for people."""
-
-    @abstractmethod
-    def _schema_problems(self, db: Db, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
-        """All that speaks against staged rows; `make`: nothing was delivered yet."""
+    def _first_look(self, plan: Plan, fence: Fence) -> tuple[dict[str, Any], Sequence[SegmentReader] | None]:
+        """Raise the head and judge the columns. Return notes and the rows; no rows if the number is settled."""
 
     @abstractmethod
     def _insert(
@@ -152,22 +148,6 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         notes, readers = self._first_look(plan, fence)
         return notes if readers is None else notes | self._vote(plan, fence, readers)
 
-    def _first_look(self, plan: Plan, fence: Fence) -> tuple[dict[str, Any], Sequence[SegmentReader] | None]:
-        """Raise the head and judge the columns. Return notes and the rows; no rows if the number is settled."""
-        notes = self._preflight()
-        with self._writing(fence, plan, create=True) as (_, ledger):
-            self._begin(ledger, plan, fence)
-            self._raised(ledger, fence)
-        readers = [self.wal.open(segment) for segment in plan.segments]  # they exist: no newer attempt has pruned them
-        # It stays raised, whatever is found now: no older attempt can write any more.
-        with self._writing(fence, plan) as (db, ledger):
-            head = self._raised(ledger, fence)
-            if self._is_settled(ledger, head, plan, fence, exactly=False):
-                return notes, None
-            if problems := list(self._schema_problems(db, readers, make=head.last_delivered == 0)):
-                raise together(problems)
-        return notes, readers
-
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         """Try the rows if another participant decides: the commit can no longer refuse them."""
         if plan.commit_point != self.name:
@@ -199,8 +179,12 @@ class OneTransactionParticipant(ABC, Generic[Db]):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=False):
                 return self._current_proof(ledger, plan)
-            ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail)
+            self._write_tombstone(ledger, plan, fence, detail)
         return Proof(self.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
+
+    def _write_tombstone(self, ledger: TransactionLedger, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> None:
+        """Take every place that a marker of this number may have."""
+        ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail)
 
     def _proof(self, plan: Plan) -> Proof | None:
         with self._reading(plan.pipeline, plan) as ledger:
@@ -253,13 +237,6 @@ class OneTransactionParticipant(ABC, Generic[Db]):
 
     # --- what the steps share ------------------------------------------------------------------------------------
 
-    def _begin(self, ledger: TransactionLedger, plan: Plan, fence: Fence) -> None:
-        """Makes the head of a pipeline that the database has never seen."""
-        newest = ledger.newest()  # before the head, which comes before its first marker
-        if ledger.head() is None and plan.participant(self.name).predecessor == 0:
-            refuse_markers_without_head(newest, HEAD)
-            ledger.create_head(new_head(fence))
-
     def _remembered(self, ledger: TransactionLedger) -> SinkHead | None:
         return remembered(ledger.head, lambda above: ledger.markers_of_others(above, NO_INSTALLATION))
 
@@ -287,3 +264,37 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         """Return what an error names."""
         where: dict[str, Any] = {"participant": self.name}
         return where | ({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {})
+
+
+class OneTransactionParticipant(TransactionParticipant[Db]):
+    """A `TransactionParticipant` that also raises the head, and judges columns, in such transactions."""
+
+    @abstractmethod
+    def _preflight(self) -> dict[str, Any]:
+        """Return what is demanded of the server before anything is written there; notes for people."""
+
+    @abstractmethod
+    def _schema_problems(self, db: Db, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
+        """All that speaks against staged rows; `make`: nothing was delivered yet."""
+
+    def _first_look(self, plan: Plan, fence: Fence) -> tuple[dict[str, Any], Sequence[SegmentReader] | None]:
+        notes = self._preflight()
+        with self._writing(fence, plan, create=True) as (_, ledger):
+            self._begin(ledger, plan, fence)
+            self._raised(ledger, fence)
+        readers = [self.wal.open(segment) for segment in plan.segments]  # they exist: no newer attempt has pruned them
+        # It stays raised, whatever is found now: no older attempt can write any more.
+        with self._writing(fence, plan) as (db, ledger):
+            head = self._raised(ledger, fence)
+            if self._is_settled(ledger, head, plan, fence, exactly=False):
+                return notes, None
+            if problems := list(self._schema_problems(db, readers, make=head.last_delivered == 0)):
+                raise together(problems)
+        return notes, readers
+
+    def _begin(self, ledger: TransactionLedger, plan: Plan, fence: Fence) -> None:
+        """Makes the head of a pipeline that the database has never seen."""
+        newest = ledger.newest()  # before the head, which comes before its first marker
+        if ledger.head() is None and plan.participant(self.name).predecessor == 0:
+            refuse_markers_without_head(newest, HEAD)
+            ledger.create_head(new_head(fence))

@@ -9,25 +9,29 @@ last-delivered number. Only that is proof (I6), and later numbers wait for it (I
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.set_aside import read_detail, together
-from airflow_ft.protocol.votes import Outcome, Proof, Vote
+from airflow_ft.protocol.votes import Outcome, Proof
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.branch_system import GRAVEST, side_by_side
 from airflow_ft.sinks.base.memory import Marker, check_marker
+from airflow_ft.sinks.base.one_transaction import TransactionLedger
 from airflow_ft.sinks.base.prepared import heuristic_text, visible_branches
 from airflow_ft.sinks.base.slices import Slice, divide, labels
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
-from airflow_ft.sinks.mysql.ledger import Ledger, marker_lost, settled
-from airflow_ft.sinks.mysql.load import AnotherWay, Way
+from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger, marker_lost, settled
+from airflow_ft.sinks.mysql.load import AnotherWay
 from airflow_ft.sinks.mysql.naming import literal
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.refused import Refused
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +52,31 @@ class BranchedParticipant(ServerParticipant):
         """The branches of a plan: the same each time."""
         return divide(self._opened(plan), self._sinks, self._width)
 
-    def _detail(self, session: Session, fence: Fence, way: Way, part: Slice) -> dict[str, Any]:
+    def _branch_detail(self, session: Session, fence: Fence, part: Slice) -> dict[str, Any]:
         return {
             "connection": session.id,
-            "path": self._path(session, way),
+            "path": self._path(session),
             "attempt": fence.attempt,
             "branches": self._width,
             "of": part.of,
         }
+
+    # --- rows ---------------------------------------------------------------------------------------------------
+
+    def _insert(
+        self, db: Session, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
+    ) -> dict[str, int]:
+        return self._send_all(db, plan, readers, self._fitting(db, plan), dead_letters)
+
+    def _fill(self, session: Session, plan: Plan, part: Slice, detail: Mapping[str, Any]) -> None:
+        """Send the rows of a branch after its marker was inserted, and write what the server counted into that."""
+        refused = self._way.refused(part.label)
+        counts = self._insert(session, plan, list(part.readers(self._opened(plan))), refused)
+        if refused is not None:  # durable before COMMIT, and named by the marker
+            detail = {**detail, **set_aside_detail(refused.write())}
+        ledger = self._ledger(plan.pipeline)
+        if ledger.on(session).fill_marker(plan.number, counts, detail, part.label) != 1:
+            raise marker_lost(ledger, plan.number)
 
     # --- what is missing ----------------------------------------------------------------------------------------
 
@@ -66,31 +87,23 @@ class BranchedParticipant(ServerParticipant):
             check_marker(marker, plan, fence.installation)
         return found
 
-    def _deliver_branches(
-        self, plan: Plan, fence: Fence, vote: Vote | None, missing: Sequence[Slice], way: Way
-    ) -> None:
+    def _deliver_branches(self, plan: Plan, fence: Fence, missing: Sequence[Slice]) -> None:
         """Delivers these branches side by side; the head must name this object's nonce."""
         with closing(self._open()) as session:
-            self._fitting(session, plan, vote, way, judge=True)
-        side_by_side([self._one_branch(plan, fence, vote, part, way) for part in missing], BY_GRAVITY)
+            self._fitting(session, plan, judge=True)
+        side_by_side([partial(self._one_branch, plan, fence, part) for part in missing], BY_GRAVITY)
 
-    def _one_branch(self, plan: Plan, fence: Fence, vote: Vote | None, part: Slice, way: Way) -> Callable[[], None]:
+    def _one_branch(self, plan: Plan, fence: Fence, part: Slice) -> None:
         ledger = self._ledger(plan.pipeline)
-
-        def deliver() -> None:
-            with closing(self._open()) as session:
-                hold_lock(session, ledger, fence, self._nonce, part.label)
-                session.begin()
-                guarded_head(session, ledger, fence, self._nonce, shared=True)
-                detail = self._detail(session, fence, way, part)
-                if not ledger.on(session).take_place(plan, fence, Outcome.COMMITTED, detail, part.label):
-                    return  # settled: `_conclude` reads the markers
-                targets = self._fitting(session, plan, vote, way)
-                readers = list(part.readers(self._opened(plan)))
-                self._fill(session, ledger, plan, readers, targets, detail, way, part.label)
-                self._end(session)
-
-        return deliver
+        with closing(self._open()) as session:
+            hold_lock(session, ledger, fence, self._nonce, part.label)
+            session.begin()
+            guarded_head(session, ledger, fence, self._nonce, shared=True)
+            detail = self._branch_detail(session, fence, part)
+            if not ledger.on(session).take_place(plan, fence, Outcome.COMMITTED, detail, part.label):
+                return  # settled: `_conclude` reads the markers
+            self._fill(session, plan, part, detail)
+            self._end(session)
 
     # --- the whole ----------------------------------------------------------------------------------------------
 
@@ -112,7 +125,7 @@ class BranchedParticipant(ServerParticipant):
         head = guarded_head(session, ledger, fence, self._nonce)
         marker = settled(session, ledger, plan, fence, head, exactly=True)
         if marker is not None:
-            return marker.proof(self._plan.name, plan.number)
+            return marker.proof(self.name, plan.number)
         visible = self._visible_branches(session, ledger, plan, fence)
         lacking = [branch for branch in expected if branch not in visible]
         refused = [branch for branch, marker in visible.items() if marker.outcome is not Outcome.COMMITTED]
@@ -138,24 +151,25 @@ class BranchedParticipant(ServerParticipant):
             "branches": {branch: dict(marker.counts) for branch, marker in sorted(visible.items())},
             **set_aside_detail(together(read_detail(marker.detail) for _, marker in sorted(visible.items()))),
         }
-        if not ledger.on(session).take_place(plan, fence, Outcome.COMMITTED, whole):
-            session.close()
-            return self._current_proof(plan)
-        if ledger.on(session).fill_marker(plan.number, counts, whole) != 1:
-            raise marker_lost(ledger, plan.number)
+        ledger.on(session).write_marker(plan, fence, Outcome.COMMITTED, counts, whole)
         ledger.on(session).deliver_head(plan.number)
         self._end(session)
-        return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, whole)
+        return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, whole)
+
+    def _write_tombstone(self, ledger: TransactionLedger, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> None:
+        assert isinstance(ledger, Ledger)
+        for label in (WHOLE, *self._labels()):
+            ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail, label)
 
     # --- what was committed by hand -----------------------------------------------------------------------------
 
-    def _heuristic_text(self, session: Session, ledger: Ledger, plan: Plan) -> str:
+    def _heuristic_text(self, ledger: Ledger, plan: Plan) -> str:
         """Describe branches that someone committed before the decision. "": there are none, or the number is settled.
 
         Their rows are visible. A commit counts their markers as any other, and an abort halts the pipeline.
         """
-        found = visible_branches(ledger.on(session).branch_markers(plan.number), plan.installation)
-        if not found or ledger.on(session).marker(plan.number) is not None:
+        found = visible_branches(ledger.branch_markers(plan.number), plan.installation)
+        if not found or ledger.marker(plan.number) is not None:
             return ""
         where = (
             f"FROM {ledger.table} WHERE pipeline = {literal(ledger.pipeline)}"

@@ -8,7 +8,6 @@ first takes a metadata lock, then reads the definition, and compares its fingerp
 from __future__ import annotations
 
 import logging
-from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -23,6 +22,7 @@ from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise
 from airflow_ft.protocol.votes import Vote
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.changes import DeletedKeys, LiveRows, missing_kind
+from airflow_ft.sinks.base.one_transaction import TransactionParticipant
 from airflow_ft.sinks.mysql.catalog import computed, information_schema, whole_name
 from airflow_ft.sinks.mysql.failures import Meaning, meaning
 from airflow_ft.sinks.mysql.limits import Limits
@@ -48,7 +48,7 @@ _REMEMBERED = 64  # plans; more of them are open only where many checkpoints wai
 Judgement = tuple[Target, SegmentReader, Verdict]
 
 
-class JudgingParticipant(ABC):  # noqa: B024
+class JudgingParticipant(TransactionParticipant[Session]):
     """One server with all tables that a pipeline writes there, and whether they take a plan's rows."""
 
     def __init__(
@@ -59,16 +59,20 @@ class JudgingParticipant(ABC):  # noqa: B024
         wal: WalReader,
         limits: Limits,
     ) -> None:
+        self.name = plan.name
+        self.wal = wal
         self._plan = plan
         self._sinks = sinks
         self._connection = connection
-        self._wal = wal
         self._limits = limits
         self._known = Judged()
+        self._given: Vote | None = None  # the vote, or announcement, whose judgement of the tables counts
+        self._way = Way()  # how the present try sends rows
 
-    def _verdicts(self, session: Session, plan: Plan, targets: Mapping[str, Target]) -> list[Judgement]:
+    def _verdicts(
+        self, session: Session, plan: Plan, targets: Mapping[str, Target], readers: Sequence[SegmentReader]
+    ) -> list[Judgement]:
         """Judge a plan's rows by schemas, statistics and privileges; raise what speaks against them."""
-        readers = self._opened(plan)
         ask = self._open if self._must_not_refuse(plan) else None
         room = session.max_allowed_packet - HEADROOM if ask is not None and self._path_is_narrow(session) else 0
         verdicts: list[Judgement] = []
@@ -86,9 +90,7 @@ class JudgingParticipant(ABC):  # noqa: B024
         for name, target in targets.items():
             self._known.add(plan.digest, name, target.fingerprint)
 
-    def _fitting(
-        self, session: Session, plan: Plan, vote: Vote | None, way: Way, *, judge: bool = False
-    ) -> dict[str, Target]:
+    def _fitting(self, session: Session, plan: Plan, *, judge: bool = False) -> dict[str, Target]:
         """The targets inside the delivering transaction: ALTER waits for its end, and the rows fit them.
 
         The vote has judged them by their fingerprint. Where a table was changed since, `judge` compares its rows again,
@@ -104,18 +106,20 @@ class JudgingParticipant(ABC):  # noqa: B024
             if (error := keep_table(session, whole_name(sink.table, self._connection.schema))) is not None
         ]
         targets = self._targets(session)
-        known = {name: self._known.of(plan.digest, name, vote) for name in targets}
+        known = {name: self._known.of(plan.digest, name, self._given) for name in targets}
         changed = {name: target for name, target in targets.items() if target.fingerprint not in known[name]}
         if not changed and refused:
             raise refused[0]
         if not changed:
             return targets
-        if way.dead_letters is not None:  # a person's word: rows that do not fit are set aside when they are sent
+        if self._way.dead_letters is not None:  # a person's word: rows that do not fit are set aside when they are sent
             return {name: self._to_set_aside(session, plan, target) for name, target in targets.items()}
         if judge:
             self._judge_again(session, plan, changed, known)
         names = ", ".join(str(target.table.name) for target in changed.values())
-        raise AnotherWay(way, f"checkpoint {plan.number}: {names} changed after the vote; comparing the rows again")
+        raise AnotherWay(
+            self._way, f"checkpoint {plan.number}: {names} changed after the vote; comparing the rows again"
+        )
 
     def _judge_again(
         self, session: Session, plan: Plan, targets: Mapping[str, Target], known: Mapping[str, set[str]]
@@ -124,14 +128,14 @@ class JudgingParticipant(ABC):  # noqa: B024
         session.close()  # it may hold the head's lock, and looking at tables and rows may take long
         try:
             with closing(self._open()) as other:
-                verdicts = self._verdicts(other, plan, targets)
+                verdicts = self._verdicts(other, plan, targets, self._opened(plan))
             self._check_rows(plan, verdicts, targets)
         except (DeclinedError, UnfitTargetError) as error:
             is_altered = any(known.values()) and error.code != "versions_unread"
             raise (unfit_since(error) if is_altered else error) from error.__cause__
         for name, target in targets.items():
             if firing := triggers_that_fire(target, self._sinks[name]):
-                log.warning("%s: table %s: %s", self._plan.name, target.table.name, firing)
+                log.warning("%s: table %s: %s", self.name, target.table.name, firing)
 
     def _to_set_aside(self, session: Session, plan: Plan, target: Target) -> Target:
         """The target as its rows are judged one by one; UnfitTargetError where none of them could go in."""
@@ -143,18 +147,18 @@ class JudgingParticipant(ABC):  # noqa: B024
 
     def _must_not_refuse(self, plan: Plan) -> bool:
         """Return whether the decision falls before the server has seen the rows."""
-        return self._plan.promise is not Promise.TWO_PHASE and plan.commit_point != self._plan.name
+        return self._plan.promise is not Promise.TWO_PHASE and plan.commit_point != self.name
 
-    def _path(self, session: Session, way: Way) -> str:
+    def _path(self, session: Session) -> str:
         """Return how rows go, for notes and proofs."""
-        return path(session, way)
+        return path(session, self._way)
 
     def _path_is_narrow(self, session: Session) -> bool:
         """Return whether a row that fits no INSERT cannot go in at all."""
-        return self._path(session, Way()) == "insert" and not session.can_load_local
+        return self._path(session) == "insert" and not session.can_load_local
 
     def _opened(self, plan: Plan) -> list[SegmentReader]:
-        return [self._wal.open(segment) for segment in plan.segments]
+        return [self.wal.open(segment) for segment in plan.segments]
 
     def _open(self) -> Session:
         return Session(self._connection, self._limits)

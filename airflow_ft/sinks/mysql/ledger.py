@@ -7,6 +7,7 @@ which every transaction locks first (I5). Times are UTC by the server's clock.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, MARKER, MINE, SqlLedger, statements
-from airflow_ft.sinks.mysql.failures import DUPLICATE_KEY, code_of
+from airflow_ft.sinks.mysql.failures import DUPLICATE_KEY, NO_SUCH_TABLE, code_of, suppressed
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -48,6 +49,10 @@ class Ledger(SqlLedger):
     pipeline: str
     participant: str
     session: Session | None = None
+    locks_head: bool = False
+    """Reading the head locks it until the transaction ends."""
+    may_lack: bool = False
+    """Where the tables are not there, nothing is read from them."""
 
     has_branches: ClassVar[bool] = True
 
@@ -106,7 +111,10 @@ class Ledger(SqlLedger):
 
     def rows(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         assert self.session is not None
-        return self.session.rows(self._sql(sql), values)
+        found: list[tuple[Any, ...]] = []
+        with suppressed(NO_SUCH_TABLE) if self.may_lack else nullcontext():
+            found = self.session.rows(self._sql(sql), values)
+        return found
 
     def run(self, sql: str, *values: object) -> None:
         self._affected(sql, *values)
@@ -122,7 +130,7 @@ class Ledger(SqlLedger):
 
     def head(self, *, lock: bool = False, shared: bool = False) -> Head | None:
         """The head as committed, or as this transaction locks it: against all others, or `shared`."""
-        clause = " FOR UPDATE" if lock else " LOCK IN SHARE MODE" if shared else ""
+        clause = " FOR UPDATE" if lock or self.locks_head else " LOCK IN SHARE MODE" if shared else ""
         for row in self.rows(f"SELECT {_HEAD} FROM {{head}} WHERE {MINE}{clause}", *self.key):
             return Head(**{field.name: value for field, value in zip(fields(Head), row, strict=True)})
         return None

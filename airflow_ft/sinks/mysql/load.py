@@ -62,7 +62,7 @@ def refusals(
         certain = found is Meaning.ROWS and is_certain(error)
         if not certain and not (found in (Meaning.ROWS, Meaning.ACCESS) and is_accessible()):
             raise
-        # The marker is in already, so a duplicate key is one of the user's own.
+        # No statement for the rows writes a marker, so a duplicate key is one of the user's own.
         column, row = place(describe(error))
         column = column.removeprefix(f"{target.table.name.name}.")  # MySQL writes 'orders.c' where it refuses JSON
         where = f"{before + row} of {file.path}" if row else ""

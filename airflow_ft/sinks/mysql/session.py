@@ -276,6 +276,14 @@ class Session:
         self._free.autocommit(False)
         self._connection.begin()
         self.require_settings(autocommit=False)
+        self.run("SAVEPOINT airflow_ft_begin")
+
+    def require_begun(self) -> None:
+        """Before `commit`: an error when the transaction that `begin` opened has ended unnoticed.
+
+        A proxy may switch to another connection. The marker would then be committed without its rows.
+        """
+        self.run("RELEASE SAVEPOINT airflow_ft_begin")
 
     def commit(self) -> None:
         """COMMIT. An error leaves the outcome in doubt."""

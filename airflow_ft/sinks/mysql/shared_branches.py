@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pymysql
@@ -29,7 +30,6 @@ from airflow_ft.sinks.mysql.branches import BranchedParticipant
 from airflow_ft.sinks.mysql.failures import DUPLICATE_XID, code_of, describe
 from airflow_ft.sinks.mysql.fencing import hold_lock, kill, lock_holders, take_lock
 from airflow_ft.sinks.mysql.ledger import Ledger
-from airflow_ft.sinks.mysql.load import Way
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xa import XaParticipant
 from airflow_ft.sinks.mysql.xid import Xid, lock_of, recover
@@ -60,49 +60,42 @@ class SharedXaParticipant(XaParticipant):
     def announce(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         """Raise the head and judge the rows; the head then names the nonce of all branches."""
 
-        def announce(tries: int) -> Mapping[str, Any]:
-            notes = BranchedParticipant._prepare(self, plan, fence, tries)
-            return {} if "settled" in notes else {**notes, SESSION: digest_of(self._nonce)}
+        def announce() -> Mapping[str, Any]:
+            notes, readers = self._first_look(plan, fence)
+            if readers is None:
+                return {}
+            return {**notes, **BranchedParticipant._vote(self, plan, fence, readers), SESSION: digest_of(self._nonce)}
 
-        return self._persist("announcing", plan, announce)
+        return self._persist("announcing", announce, fence, plan)
 
     def load(self, plan: Plan, fence: Fence, notes: Mapping[str, Any], branch: str) -> bool:
         """Store one branch, or find it among the prepared ones."""
         with self._explaining():
-            there = self._persist(
-                f"loading branch {branch}", plan, lambda tries: self._joined(plan, fence, notes, [branch], tries)
-            )
-            return there is not None
+            step = partial(self._join, plan, fence, notes, [branch])
+            return self._persist(f"loading branch {branch}", step, fence, plan) is not None
 
     def conclude(self, plan: Plan, fence: Fence, notes: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Load what is missing; when it returns notes, all branches are durable and no session works on one."""
 
-        def conclude(tries: int) -> Mapping[str, Any] | None:
+        def conclude() -> Mapping[str, Any] | None:
             slices = self._slices(plan)
-            there = self._joined(plan, fence, notes, [part.label for part in slices], tries)
+            there = self._join(plan, fence, notes, [part.label for part in slices])
             if there is None:
                 return None
             kept = {name: note for name, note in notes.items() if name != SESSION}
             return voted({**kept, "epoch": fence.epoch}, slices, there)
 
-        return self._persist("preparing", plan, conclude)
+        return self._persist("preparing", conclude, fence, plan)
 
     # --- a branch of an announced attempt -------------------------------------------------------------------------
 
-    def _joined(
-        self, plan: Plan, fence: Fence, notes: Mapping[str, Any], labels: Collection[str], tries: int
-    ) -> list[str] | None:
-        return self._in_some_way(tries, lambda way: self._join(plan, fence, notes, labels, way, tries))
-
-    def _join(
-        self, plan: Plan, fence: Fence, notes: Mapping[str, Any], labels: Collection[str], way: Way, tries: int
-    ) -> list[str] | None:
+    def _join(self, plan: Plan, fence: Fence, notes: Mapping[str, Any], labels: Collection[str]) -> list[str] | None:
         """Prepare those of these branches that are not there. None: the head no longer names the announcement.
 
         Returns branches that were committed by hand. FencedError when a newer attempt begins meanwhile.
         """
         ledger = self._ledger(plan.pipeline)
-        announced = Vote(self._plan.name, fence.attempt, 0, None, notes)
+        self._given = Vote(self.name, fence.attempt, 0, None, notes)
         with closing(self._open()) as session:
             head = ledger.on(session).head()
             # Newer: an attempt at this number, or at another one. Or a request of the announcement came late, and the
@@ -117,18 +110,18 @@ class SharedXaParticipant(XaParticipant):
             there = self._there_already(plan, fence)  # behind the head: a later `commit` makes branches visible, too
             lacks = [part for part in self._slices(plan) if part.label in labels and part.label not in there]
             parts = self._parts(plan, fence, lacks)
-            self._end_sessions(session, ledger, fence, list(parts), tries)
+            self._end_sessions(session, ledger, fence, list(parts))
             lacking = sorted(set(parts) - self._listed(session, ledger, fence).xids)
             if lacking:
-                self._fitting(session, plan, announced, way, judge=True)
-        self._prepare_side_by_side(plan, fence, parts, lacking, way, announced)
+                self._fitting(session, plan, judge=True)
+        self._prepare_side_by_side(plan, fence, parts, lacking)
         return there
 
-    def _end_sessions(self, session: Session, ledger: Ledger, fence: Fence, xids: Sequence[Xid], tries: int) -> None:
+    def _end_sessions(self, session: Session, ledger: Ledger, fence: Fence, xids: Sequence[Xid]) -> None:
         """End sessions of other processes that work on these branches, and lost ones of this process."""
         locks = [lock_of(ledger, fence.installation, xid) for xid in xids]
         for holder in lock_holders(session, locks) if locks else ():
-            if holder is not None and (tries == 1 or holder in self._own):
+            if holder is not None and (self._tries == 1 or holder in self._own):
                 kill(session, holder, fence.rank)
 
     def _start(self, session: Session, ledger: Ledger, fence: Fence, xid: Xid) -> bool:
@@ -158,5 +151,5 @@ class SharedXaParticipant(XaParticipant):
                     ) from error
             if not is_said:
                 is_said = True
-                log.info("%s: another session loads branch %s; waiting for it", self._plan.name, xid.branch)
+                log.info("%s: another session loads branch %s; waiting for it", self.name, xid.branch)
             time.sleep(0.2)

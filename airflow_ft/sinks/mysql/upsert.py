@@ -27,6 +27,7 @@ import pymysql
 
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.arrow import booleans, flags
 from airflow_ft.sinks.base.changes import (
     DELETES,
@@ -41,7 +42,7 @@ from airflow_ft.sinks.mysql.failures import OUT_OF_TIME, code_of, describe
 from airflow_ft.sinks.mysql.judging import Judgement, only_keys
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
-from airflow_ft.sinks.mysql.load import Encoder, Loader, Way
+from airflow_ft.sinks.mysql.load import Encoder, Loader, Way, path
 from airflow_ft.sinks.mysql.local import LocalParticipant
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.parameters import parameter_types
@@ -58,18 +59,20 @@ ROW_ALIAS_FROM = (8, 0, 19)
 class UpsertParticipant(LocalParticipant):
     """One server, one transaction, rows by key. See `airflow_ft.protocol.participant.Participant`."""
 
-    def _path(self, session: Session, way: Way) -> str:
-        return super()._path(session, replace(way, load=False))
+    def _path(self, session: Session) -> str:
+        return path(session, replace(self._way, load=False))
 
     def _path_is_narrow(self, session: Session) -> bool:
         return True
 
-    def _loader(self, session: Session, plan: Plan, way: Way) -> Loader:
-        return Upserter(session, self._limits, way, self._sinks, plan.number)
+    def _loader(self, session: Session, plan: Plan) -> Loader:
+        return Upserter(session, self._limits, self._way, self._sinks, plan.number)
 
-    def _verdicts(self, session: Session, plan: Plan, targets: Mapping[str, Target]) -> list[Judgement]:
+    def _verdicts(
+        self, session: Session, plan: Plan, targets: Mapping[str, Target], readers: Sequence[SegmentReader]
+    ) -> list[Judgement]:
         refuse_ahead(session, self._ledger(plan.pipeline), targets, self._sinks, plan.number, self._limits.answer)
-        return super()._verdicts(session, plan, targets)
+        return super()._verdicts(session, plan, targets, readers)
 
     def _written(self, targets: Mapping[str, Target]) -> dict[str, Any]:
         places = sorted(_version_of(target, self._sinks[name]) for name, target in targets.items())

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import pymysql
@@ -24,6 +25,7 @@ import pymysql
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.votes import Outcome, Proof, Vote
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.branch_system import side_by_side
 from airflow_ft.sinks.base.memory import check_marker, check_owner
 from airflow_ft.sinks.base.prepared import MAY_WAIT, PROBE_NUMBER, committed_by_hand, counted, require_vote, voted
@@ -32,12 +34,10 @@ from airflow_ft.sinks.mysql.branches import BY_GRAVITY, BranchedParticipant
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
     LOCK_WAIT_TIMEOUT,
-    NO_SUCH_TABLE,
     Meaning,
     code_of,
     describe,
     meaning,
-    suppressed,
 )
 from airflow_ft.sinks.mysql.fencing import (
     DETACHING,
@@ -49,7 +49,7 @@ from airflow_ft.sinks.mysql.fencing import (
     still_named,
 )
 from airflow_ft.sinks.mysql.ledger import Ledger, settled
-from airflow_ft.sinks.mysql.load import AnotherWay, Way
+from airflow_ft.sinks.mysql.load import AnotherWay
 from airflow_ft.sinks.mysql.orphans import Prepared, as_marked
 from airflow_ft.sinks.mysql.requirements import ensure_ledger
 from airflow_ft.sinks.mysql.session import Session
@@ -93,27 +93,16 @@ class XaParticipant(BranchedParticipant):
         self._sweep(session, ledger, plan, fence, head.floor if head is not None else 0)
         return {"xa": notes}
 
-    def _prepare(self, plan: Plan, fence: Fence, tries: int) -> Mapping[str, Any]:
-        notes = super()._prepare(plan, fence, tries)
-        if "settled" in notes:
-            return notes
+    def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
+        notes = {**super()._vote(plan, fence, readers), "epoch": fence.epoch}
         slices = self._slices(plan)
         there = self._there_already(plan, fence)
-        lacking = [part for part in slices if part.label not in there]
-
-        def hold(way: Way) -> None:
-            try:
-                self._hold(plan, fence, lacking, way)
-            except AnotherWay:
-                self._renounce(plan, fence)  # some branches may be prepared
-                raise
-
         try:
-            self._in_some_way(tries, hold)
-        except (AirflowFtError, pymysql.err.MySQLError):
+            self._hold(plan, fence, [part for part in slices if part.label not in there])
+        except (AirflowFtError, pymysql.err.MySQLError, AnotherWay):
             self._renounce(plan, fence)  # prepared rows lock out others; the next attempt would find them anyway
             raise
-        return voted({**notes, "epoch": fence.epoch}, slices, there)
+        return voted(notes, slices, there)
 
     def _there_already(self, plan: Plan, fence: Fence) -> list[str]:
         """Return branches that an XA COMMIT by hand made visible: only delivering the rest makes the number complete
@@ -127,17 +116,17 @@ class XaParticipant(BranchedParticipant):
         if there:
             log.warning("%s: someone committed branches %s of checkpoint %d by hand (XA COMMIT) before the decision, a"
                         " heuristic outcome; preparing the others, so that the checkpoint can be delivered",
-                        self._plan.name, ", ".join(there), plan.number)  # fmt: skip
+                        self.name, ", ".join(there), plan.number)  # fmt: skip
         return there
 
-    def _hold(self, plan: Plan, fence: Fence, slices: list[Slice], way: Way) -> None:
+    def _hold(self, plan: Plan, fence: Fence, slices: list[Slice]) -> None:
         """Prepares all branches side by side under the nonce that the head names; returns when all are durable."""
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
             self._announce(session, ledger, fence)
-            self._fitting(session, plan, None, way, judge=True)
+            self._fitting(session, plan, judge=True)
         parts = self._parts(plan, fence, slices)
-        self._prepare_side_by_side(plan, fence, parts, list(parts), way)
+        self._prepare_side_by_side(plan, fence, parts, list(parts))
 
     def _parts(self, plan: Plan, fence: Fence, slices: Iterable[Slice]) -> dict[Xid, Slice]:
         """Return the branches by their xids, under the nonce that the head names."""
@@ -145,17 +134,11 @@ class XaParticipant(BranchedParticipant):
         return {Xid(owner, plan.number, fence.epoch, fence.attempt, p.label, self._nonce): p for p in slices}
 
     def _prepare_side_by_side(
-        self,
-        plan: Plan,
-        fence: Fence,
-        parts: Mapping[Xid, Slice],
-        lacking: Iterable[Xid],
-        way: Way,
-        announced: Vote | None = None,
+        self, plan: Plan, fence: Fence, parts: Mapping[Xid, Slice], lacking: Iterable[Xid]
     ) -> None:
         """Prepare the lacking ones of these branches; returns when all are durable and the head still names them."""
         ledger = self._ledger(plan.pipeline)
-        side_by_side([self._branch(plan, fence, xid, parts[xid], way, announced) for xid in lacking], BY_GRAVITY)
+        side_by_side([partial(self._branch, plan, fence, xid, parts[xid]) for xid in lacking], BY_GRAVITY)
         with closing(self._open()) as session:
             lost = set(parts) - self._listed(session, ledger, fence).xids
             still_named(ledger.on(session).head(), fence, self._nonce)  # a newer attempt may have rolled them back
@@ -168,28 +151,19 @@ class XaParticipant(BranchedParticipant):
                 missing=len(lost),
             )
 
-    def _branch(
-        self, plan: Plan, fence: Fence, xid: Xid, part: Slice, way: Way, vote: Vote | None = None
-    ) -> Callable[[], None]:
-        """`vote`: an announcement, whose judgement of the tables counts."""
+    def _branch(self, plan: Plan, fence: Fence, xid: Xid, part: Slice) -> None:
         ledger = self._ledger(plan.pipeline)
-
-        def prepare() -> None:
-            with closing(self._open()) as session:  # closing an unprepared branch rolls it back
-                if not self._start(session, ledger, fence, xid):
-                    return
-                session.require_settings()
-                detail = self._detail(session, fence, way, part)
-                self._claim(session, ledger, plan, fence, xid, detail)
-                still_named(ledger.on(session).head(), fence, xid.nonce)  # I5: after the place is taken, never before
-                targets = self._fitting(session, plan, vote, way)
-                readers = list(part.readers(self._opened(plan)))
-                self._fill(session, ledger, plan, readers, targets, detail, way, part.label)
-                session.forget_statements()  # they would hold up the end of this connection (`fencing.await_end`)
-                session.run(f"XA END {xid.sql}")
-                session.run(f"XA PREPARE {xid.sql}")
-
-        return prepare
+        with closing(self._open()) as session:  # closing an unprepared branch rolls it back
+            if not self._start(session, ledger, fence, xid):
+                return
+            session.require_settings()
+            detail = self._branch_detail(session, fence, part)
+            self._claim(session, ledger, plan, fence, xid, detail)
+            still_named(ledger.on(session).head(), fence, xid.nonce)  # I5: after the place is taken, never before
+            self._fill(session, plan, part, detail)
+            session.forget_statements()  # they would hold up the end of this connection (`fencing.await_end`)
+            session.run(f"XA END {xid.sql}")
+            session.run(f"XA PREPARE {xid.sql}")
 
     def _start(self, session: Session, ledger: Ledger, fence: Fence, xid: Xid) -> bool:
         """XA START. False: nothing is left to do for this branch."""
@@ -224,8 +198,8 @@ class XaParticipant(BranchedParticipant):
 
     # --- phase 2 ------------------------------------------------------------------------------------------------
 
-    def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, way: Way) -> Proof:
-        vote = require_vote(vote)
+    def _deliver(self, plan: Plan, fence: Fence, set_aside: bool, more: Mapping[str, Any]) -> Proof:
+        vote = require_vote(self._given)
         ledger = self._ledger(plan.pipeline)
         expected = sorted(vote.notes.get("branches", {}))
         with closing(self._open()) as session:
@@ -237,12 +211,12 @@ class XaParticipant(BranchedParticipant):
                 listed = self._commit_prepared(session, ledger, plan, fence, vote)
             self._sweep(session, ledger, plan, fence, head.floor, listed)
             if marker is not None:
-                return marker.proof(self._plan.name, plan.number)
+                return marker.proof(self.name, plan.number)
             visible = self._visible_branches(session, ledger, plan, fence)
             if not expected or set(expected) - set(visible):
                 self._commit_prepared(session, ledger, plan, fence, vote)  # asked once more, in the same order
                 visible = self._visible_branches(session, ledger, plan, fence)
-            detail: dict[str, Any] = {"attempt": fence.attempt, "tries": tries}
+            detail: dict[str, Any] = {"attempt": fence.attempt, "tries": self._tries}
             detail["prepared"] = list(counted(vote))
             if "heuristic" in vote.notes:
                 detail["heuristic"] = vote.notes["heuristic"]
@@ -254,9 +228,9 @@ class XaParticipant(BranchedParticipant):
         expected = [part.label for part in slices]
         lost = [part for part in slices if part.label not in visible]
         log.warning("%s: branches %s of checkpoint %d are lost; delivering them from the write-ahead log",
-                    self._plan.name, ", ".join(part.label for part in lost), plan.number)  # fmt: skip
+                    self.name, ", ".join(part.label for part in lost), plan.number)  # fmt: skip
         detail["redelivered"] = [part.label for part in lost]
-        self._deliver_branches(plan, fence, vote, lost, way)
+        self._deliver_branches(plan, fence, lost)
         return self._conclude(plan, fence, expected, detail)
 
     def _commit_prepared(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, vote: Vote) -> Listed:
@@ -282,13 +256,13 @@ class XaParticipant(BranchedParticipant):
         deadline = time.monotonic() + self._limits.head_wait
         while True:
             with closing(self._open()) as session:
-                if plan.participant(self._plan.name).predecessor == 0:
+                if plan.participant(self.name).predecessor == 0:
                     # The attempt that began here may not have got as far as to make them; it, too, must meet a head.
                     ensure_ledger(session, ledger)
                     if ledger.on(session).head() is None:
                         self._announce(session, ledger, fence, create=True)
                 self._clear_the_way(session, ledger, plan, fence)
-                if early := self._heuristic_text(session, ledger, plan):
+                if early := self._heuristic_text(ledger.on(session), plan):
                     raise committed_by_hand(early, plan.pipeline)
             try:
                 return super()._abort(plan, fence, detail)
@@ -300,14 +274,11 @@ class XaParticipant(BranchedParticipant):
 
     def heuristic(self, plan: Plan) -> str:
         """Return a text about visible branches of an undecided number."""
+        return self._persist("looking for what was committed by hand", partial(self._heuristic, plan), plan=plan)
 
-        def look(_: int) -> str:
-            early = ""
-            with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):  # never prepared
-                early = self._heuristic_text(session, self._ledger(plan.pipeline), plan)
-            return early
-
-        return self._persist("looking for what was committed by hand", plan, look)
+    def _heuristic(self, plan: Plan) -> str:
+        with self._reading(plan.pipeline, plan) as ledger:
+            return self._heuristic_text(ledger, plan)
 
     def _renounce(self, plan: Plan, fence: Fence) -> None:
         """Rolls back what this attempt itself has prepared and will not vote for, if that can be done now."""
@@ -316,9 +287,7 @@ class XaParticipant(BranchedParticipant):
             with closing(self._open()) as session:
                 self._clear_the_way(session, self._ledger(plan.pipeline), plan, fence)
         except (AirflowFtError, pymysql.err.MySQLError) as error:
-            log.warning(
-                "%s: could not roll back the prepared branches; the next attempt does it: %s", self._plan.name, error
-            )
+            log.warning("%s: could not roll back the prepared branches; the next attempt does it: %s", self.name, error)
 
     # --- prepared branches --------------------------------------------------------------------------------------
 
@@ -339,7 +308,7 @@ class XaParticipant(BranchedParticipant):
             if xid.number in (plan.number, PROBE_NUMBER) and (mine or xid.rank < fence.rank):
                 log.warning(
                     "%s: rolling back a branch of checkpoint %d (epoch %d, attempt %d)",
-                    self._plan.name,
+                    self.name,
                     xid.number,
                     *xid.rank,
                 )
@@ -368,7 +337,7 @@ class XaParticipant(BranchedParticipant):
             if marker is None and xid.number > floor:
                 continue
             verb = as_marked(session, ledger, xid, marker)
-            log.warning("%s: a branch of checkpoint %d reappeared; running XA %s", self._plan.name, xid.number, verb)
+            log.warning("%s: a branch of checkpoint %d reappeared; running XA %s", self.name, xid.number, verb)
             self._end_branch(session, ledger, fence, xid, verb)
 
     def _end_branch(self, session: Session, ledger: Ledger, fence: Fence, xid: Xid, verb: str) -> None:
