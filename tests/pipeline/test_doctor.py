@@ -120,3 +120,15 @@ def test_the_fix_of_a_missing_connection_has_its_type() -> None:
         connection_of_type("mysql", "shop", server_connections)
     assert caught.error is not None and "add shop --conn-type mysql`" in caught.error.remedy
     assert caught.error.remedy in caught.error.args[0]
+
+
+def test_a_new_pipeline_of_a_dag_is_no_warning(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    sources = {"files": FileSource(path=str(tmp_path / "in"), schema="id bigint")}
+    patient = Patient("new", str(tmp_path / "wal"), sources=sources, computes=False)
+    url = f"sqlite:///{tmp_path}/ft.db"
+    with closing(open_store(url)):
+        pass
+    checks = examine(patient, lambda: open_store(url), server_connections, participant_factory())
+    ours = [check for check in checks if check.name in ("history", "place")]
+    assert {check.name: check.verdict for check in ours} == {"history": Verdict.OK, "place": Verdict.OK}
