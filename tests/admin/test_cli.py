@@ -411,6 +411,11 @@ def test_show_tells_the_proofs(world: World, ft: Any) -> None:
     assert "proof of epoch" in ft("show", PIPELINE, "1")
 
 
+def test_recover_says_that_staged_rows_wait_for_the_next_run(world: World, ft: Any) -> None:
+    world.stage(1)
+    assert "the next run delivers 1 staged checkpoint" in ft("recover", PIPELINE)
+
+
 def test_show_takes_the_newest_checkpoint_unless_told(world: World, ft: Any) -> None:
     with raises(SystemExit, "checkpoint_unknown", pipeline=PIPELINE):
         world.store.register(PIPELINE)
