@@ -128,7 +128,7 @@ def rehearse(
     check_store(pipeline.store)
     resolve_with(connections)
     require_log(name, pipeline.wal_root)
-    require_sources(name, pipeline.sources, connections)
+    require_sources(name, pipeline.sources, connections, pipeline.spark)
     if (savepoint := pipeline.savepoint) is not None and savepoint.is_given:
         raise ConfigurationError(
             f"a dry run starts at the position of the pipeline, and cannot start at {savepoint.path}.",

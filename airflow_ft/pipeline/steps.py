@@ -145,7 +145,7 @@ def staging(
 
             sources = {name: source.to_json() for name, source in pipeline.sources.items()}
             keep_times(pipeline.wal_root, pipeline.pipeline, sources, before.base)
-        ready.require_sources(pipeline.pipeline, pipeline.sources, connections)
+        ready.require_sources(pipeline.pipeline, pipeline.sources, connections, pipeline.spark)
         former = before.former
         try:
             ready.require_ready(
