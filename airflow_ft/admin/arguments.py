@@ -36,7 +36,6 @@ def seconds(text: str) -> float:
 
 
 PIPELINE = _arg("pipeline", metavar="PIPELINE", help="name of the pipeline")
-NUMBER = _arg("number", metavar="NUMBER", type=_from(1), help="number of the checkpoint")
 ANY_NUMBER = _arg("number", metavar="NUMBER", type=_from(1), nargs="?", default=None, help="show only this checkpoint")
 STORE = _arg(
     "--store", default=None, help="decision log: URL without a password, or connection id (default: [airflow_ft] store)"

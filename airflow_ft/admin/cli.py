@@ -128,9 +128,9 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "show",
             "looking",
-            "Show a checkpoint: plan, votes, proofs and the reason of a failure",
+            "Show a checkpoint: plan, votes, proofs and the reason of a failure (default: the newest)",
             arg.PIPELINE,
-            arg.NUMBER,
+            arg.ANY_NUMBER,
             ARG_OUTPUT,
         ),
         _command(

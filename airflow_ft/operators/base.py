@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 A_TEST = (
     "`%s` would act on the checkpoints of other runs. So this is a dry run: it delivers nothing and does not change the"
-    " decision log. For a real run, trigger a DAG run. If decision log, write-ahead log and sinks are only for tests,"
+    " decision log. If it stops early, mark its DAG run as failed: a scheduler would continue it as a real run. For a"
+    " real run, trigger a DAG run. If decision log, write-ahead log and sinks are only for tests,"
     " set [%s] allow_test_runs = True."
 )
 

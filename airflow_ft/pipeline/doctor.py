@@ -29,6 +29,7 @@ from airflow_ft.spark.request import listed
 if TYPE_CHECKING:
     from airflow_ft.pipeline.resolved import SparkSettings
     from airflow_ft.protocol.connections import ConnectionResolver
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.protocol.model import Segment
     from airflow_ft.protocol.participant import ParticipantFactory
     from airflow_ft.protocol.planning import Delivery
@@ -126,6 +127,7 @@ def examine(
     tasks: list[Callable[[], list[Check]]] = [
         lambda: _wal(patient.wal_root, wal, needed, store),
         *([lambda: _spark(patient, connections)] if patient.computes else []),
+        *([lambda: _location(patient, store)] if patient.computes and store is not None else []),
         lambda: _job(patient),
         *(lambda n=n, s=s: _source(n, s, connections) for n, s in patient.sources.items()),
         *(
@@ -253,6 +255,22 @@ def _spark(patient: Patient, connections: ConnectionResolver) -> list[Check]:
         needs_connector=any(source.needs_connector for source in sources) if sources else None,
         wal_root=patient.wal_root,
     )
+
+
+def _location(patient: Patient, store: QueryLog) -> list[Check]:
+    """Look for Spark's own checkpoint, from which the next run continues, if it lies in the log that is examined."""
+    from airflow_ft.spark.state.locations import SparkLocation, location_root, require_batch
+    from airflow_ft.wal.filesystem import filesystem
+
+    exam = Examination(f"pipeline {patient.pipeline}")
+    with suppress(KeyError):  # it never ran
+        base = store.pipeline(patient.pipeline).base
+        if base is not None and location_root(base.location) == filesystem(patient.wal_root).uri(patient.wal_root):
+            location = SparkLocation.of(base, patient.pipeline)
+            exam.passes(
+                "spark's checkpoint", f"{base.location} has batch {base.batch}", lambda: require_batch(location)
+            )
+    return exam.checks
 
 
 def _job(patient: Patient) -> list[Check]:

@@ -128,7 +128,6 @@ def rehearse(
     check_store(pipeline.store)
     resolve_with(connections)
     require_log(name, pipeline.wal_root)
-    require_sources(name, pipeline.sources, connections)
     if (savepoint := pipeline.savepoint) is not None and savepoint.is_given:
         raise ConfigurationError(
             f"a dry run starts at the position of the pipeline, and cannot start at {savepoint.path}.",
@@ -139,6 +138,7 @@ def rehearse(
             arguments=["dry_run", "from_savepoint"],
             path=savepoint.path,
         )
+    require_sources(name, pipeline.sources, connections, pipeline.spark)
     with (
         _scratch(name, pipeline.wal_root) as (root, url),
         closing(_log_of(pipeline.store, connections, url)) as store,

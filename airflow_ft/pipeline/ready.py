@@ -15,6 +15,7 @@ from airflow_ft.sources import KafkaSource
 from airflow_ft.sources.kafka import GROUP_OFFSETS
 
 if TYPE_CHECKING:
+    from airflow_ft.pipeline.resolved import SparkSettings
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.model import Former, ParticipantPlan
     from airflow_ft.protocol.participant import ParticipantFactory
@@ -74,11 +75,18 @@ def require_log(pipeline: str, root: str, store: DecisionLog | None = None) -> N
         roots.claim(store, root)
 
 
-def require_sources(pipeline: str, sources: Mapping[str, Source], connections: ConnectionResolver) -> None:
-    """StageError where no broker of a source accepts a connection, before Spark is started."""
-    from airflow_ft.sources.setup import unreachable
+def require_sources(
+    pipeline: str, sources: Mapping[str, Source], connections: ConnectionResolver, spark: SparkSettings
+) -> None:
+    """StageError before Spark is started: no broker of a source accepts a connection, or a local folder is missing."""
+    from airflow_ft.clients.hadoop import default_file_system
+    from airflow_ft.sources.setup import missing_folders, unreachable
 
-    if problems := list(unreachable(sources, connections)):
+    problems = list(unreachable(sources, connections))
+    if (spark.master or spark.conf.get("spark.master", "local")).startswith("local"):
+        default = spark.conf.get("spark.hadoop.fs.defaultFS") or default_file_system()
+        problems += missing_folders(sources, default)
+    if problems:
         error = together(problems, "sources cannot be read")
         raise error.located(pipeline=pipeline)
 

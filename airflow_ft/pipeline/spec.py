@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.pipeline.spec_checks import (
     check_connections,
     check_dead_letters,
+    check_folders,
     check_for_streams,
     check_inputs,
     check_late_after,
@@ -201,6 +202,7 @@ class PipelineSpec:
             check_dead_letters(self.sinks, self.optional)
         check_connections(self.sinks)
         check_targets(self.sinks)
+        check_folders(self.sources, self.sinks)
         if not is_template(self.commit_point):
             plan_delivery(declared(self.sinks), self.commit_point)
         check_split(self.job, self.sinks, self.optional)

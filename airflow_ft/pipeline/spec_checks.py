@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import is_dataclass
 from datetime import timedelta
 from inspect import isclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.bucket_limits import check_bucket_spark, refuse_for_buckets
@@ -37,8 +37,9 @@ from airflow_ft.protocol.model import CheckpointingMode, Promise
 from airflow_ft.protocol.planning import participant_name
 from airflow_ft.protocol.position import Position, check_bounds
 from airflow_ft.sinks.registry import system
-from airflow_ft.sources import KafkaSource
+from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.sources.modes import check_mode
+from airflow_ft.sources.names import is_pattern, place_of
 from airflow_ft.spark.session.masters import check_conf, check_master
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from airflow_ft.sources import Source
 
 _SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
+_FILES = "files"
 _SOURCE = ("conn_id", "to_json", "read")
 _OF_JOBS = (
     *("job", "sources", "job_args", "dead_letters", "optional_sinks", "spark_master", "spark_conf", "jars", "packages"),
@@ -257,10 +259,31 @@ def check_connections(sinks: Mapping[str, SinkSpec]) -> None:
         system(sink.kind).require_clients()
 
 
+def check_folders(sources: Mapping[str, Source], sinks: Mapping[str, SinkSpec]) -> None:
+    """Refuse a sink's folder that is, contains or lies in a folder that the pipeline reads: it would read its rows."""
+    read = {name: source for name, source in sources.items() if isinstance(source, FileSource)}
+    written = {name: sink for name, sink in sinks.items() if sink.kind == _FILES}
+    for (source, each), (name, sink) in product(read.items(), written.items()):
+        folder = system(sink.kind).target(sink)
+        if folder is None or is_template(folder) or is_template(each.path) or is_pattern(each.path):
+            continue
+        one, other = place_of(each.path), place_of(folder)
+        if one[: len(other)] == other or other[: len(one)] == one:
+            raise ConfigurationError(
+                f"sink {name!r} writes into {folder}, and source {source!r} reads {each.path}. The pipeline would read"
+                " its own rows, or fail at their folders.",
+                code="target_is_source",
+                remedy="Name a folder for the sink that is neither in the source's folder nor above it.",
+                source=source,
+                sink=name,
+                path=folder,
+            )
+
+
 def check_targets(sinks: Mapping[str, SinkSpec]) -> None:
     """Refuse two sinks that write by key into one table, because which has the last word for a key is not defined.
 
-    Also two sinks of a participant that has one table.
+    Also two sinks of a participant that has one table, and two of one folder.
     """
     seen: dict[tuple[str, Any], str] = {}
     for name, sink in sinks.items():
@@ -271,7 +294,9 @@ def check_targets(sinks: Mapping[str, SinkSpec]) -> None:
         target = of.target(sink)
         if target is None:
             continue
-        other = seen.setdefault((participant_name(sink), target), name)
+        is_folder = sink.kind == _FILES  # which has one sink, by whatever name
+        key = (_FILES, place_of(target)) if is_folder else (participant_name(sink), target)
+        other = seen.setdefault(key, name)
         if other != name:
             raise ConfigurationError(
                 f"sinks {other!r} and {name!r} write into the same {of.place}, {shown(target)}."

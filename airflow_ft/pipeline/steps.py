@@ -150,7 +150,7 @@ def staging(
 
         ready.require_log(pipeline.pipeline, pipeline.wal_root, run.store)
         owners.require_newest(run.store, pipeline.wal_root, pipeline.pipeline, participants)
-        ready.require_sources(pipeline.pipeline, pipeline.sources, connections)
+        ready.require_sources(pipeline.pipeline, pipeline.sources, connections, pipeline.spark)
         former = run.store.pipeline(run.pipeline).former
         try:
             ready.require_ready(

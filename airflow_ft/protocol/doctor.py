@@ -118,11 +118,12 @@ def examine_state(store: QueryLog, pipeline: str, *, is_declared: bool = True) -
     try:
         row = store.pipeline(pipeline)
     except KeyError:
-        report = exam.warn if is_declared else exam.problem
-        new = "Do nothing if it is new." if is_declared else f"If it is new, run {_OF_DAG.format(pipeline)}."
-        names = [each.name for each in store.pipelines()]
+        text, names = "the decision log has no such pipeline: it never ran", [each.name for each in store.pipelines()]
+        if is_declared:
+            exam.ok("history", text)
+            return exam.checks
         other = f" Otherwise correct the name or --store. {known_text(names, pipeline)}" if names else ""
-        report("history", "the decision log has no such pipeline: it never ran", new + other)
+        exam.problem("history", text, f"If it is new, run {_OF_DAG.format(pipeline)}.{other}")
         return exam.checks
 
     exam.passes("status", "it is ACTIVE", lambda: require_runnable(row))

@@ -147,7 +147,7 @@ _EXPLANATIONS: dict[_Explained, _Explanation] = {
     AbortReason.STAGE_FAILED: _Explanation(
         "Spark, a source, the disk or memory failed, or the driver was killed.",
         _AGAIN,
-        "Repair what the message names. The restart strategy tries again.",
+        "Repair what the message names.",
     ),
     AbortReason.DATA_LOSS: _Explanation(
         "A source lost unread records: a topic was recreated, or retention was faster.",
@@ -157,13 +157,13 @@ _EXPLANATIONS: dict[_Explained, _Explanation] = {
     AbortReason.SEAL_FAILED: _Explanation(
         "Its files or Spark's location could not be read back, summed up or made durable.",
         _AGAIN,
-        "Check whether the disk of `wal_root` is full or unreachable. The restart strategy tries again.",
+        "Check whether the disk of `wal_root` is full or unreachable.",
         counts=True,
     ),
     AbortReason.PUBLISH_FAILED: _Explanation(
         "The decision log refused the publication, or could not be reached.",
         _AGAIN,
-        "Repair the decision log as the message says. The restart strategy tries again.",
+        "Repair the decision log as the message says.",
     ),
     AbortReason.HALTED: _Explanation(
         "The pipeline was HALTED while the checkpoint was computed.",

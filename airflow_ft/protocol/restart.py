@@ -133,7 +133,8 @@ def wait_after(error: Exception, restarts: Restarts, what: str) -> float | None:
     """Counts that `what` has failed just now, and says so; the seconds until it is started again, or None: give up."""
     wait = restarts.failed(time.monotonic(), random.random())
     if wait is None:
-        log.error("%s is not restarted any more (%s)", what, restarts.strategy)
+        if restarts.count > 1:  # else nothing was restarted, and the error itself says enough
+            log.error("%s is not restarted any more (%s)", what, restarts.strategy)
         return None
     log.warning("%s: %s", type(error).__name__, error)
     log.warning("%s is restarted in %.1f s (restart %d: %s)", what, wait, restarts.count, restarts.strategy)

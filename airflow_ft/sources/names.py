@@ -18,6 +18,7 @@ GLOB = "[ ] { } * ? \\"
 _GLOB = re.compile(r"[\[\]{}*?\\]")
 _AUTHORITY = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(?://[^/]*)?")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
+_SPLIT = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?)?(.*)", re.DOTALL)
 _MARKERS = ("_SUCCESS", "_temporary", "_spark_metadata", "_delta_log")
 _MOST = 100_000  # names that are looked at
 _SHOWN = 3
@@ -46,6 +47,14 @@ def local(place: str) -> str | None:
         return None
     rest = place.removeprefix("file:")
     return f"/{rest.lstrip('/')}" if not rest.startswith("//") or not urlsplit(place).netloc else None
+
+
+def place_of(path: str) -> tuple[str, ...]:
+    """Return a place to compare: scheme, authority and names. `/a`, `file:/a` and `file:///a/` are one place."""
+    found = _SPLIT.match(path)
+    assert found is not None  # it matches any text
+    kind = {"": "file", "s3a": "s3"}.get((found[1] or "").lower(), (found[1] or "").lower())
+    return (kind, (found[2] or "").rpartition("@")[2], *(name for name in found[3].split("/") if name))
 
 
 def literal_prefixes(path: str) -> Iterator[str]:

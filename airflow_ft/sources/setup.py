@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from airflow_ft.clients.kafka.grants import USER, Grant, create_topic
 from airflow_ft.clients.reaching import refusal
 from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.errors import AirflowFtError, StageError
+from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.sources import Source
+from airflow_ft.sources.files import FileSource
 from airflow_ft.sources.kafka import KafkaSource
+from airflow_ft.sources.names import is_pattern, local, scheme
 
 _PLAIN = re.compile(r"(?:[\w-]|\\[.])*(?![*+?{])")
 """The beginning of a pattern that each name which it matches has."""
@@ -94,6 +99,30 @@ def unreachable(sources: Mapping[str, Source], connections: ConnectionResolver) 
                 sources=names,
                 servers=servers,
             )
+
+
+def missing_folders(sources: Mapping[str, Source], default: str) -> Iterator[StageError]:
+    """Yield an error for each folder of this machine that is missing: a local Spark would find it only after its start.
+
+    `default`: the file system of paths without a scheme, as Hadoop's `fs.defaultFS`. Patterns are not checked.
+    """
+    for name, source in sources.items():
+        if not isinstance(source, FileSource) or is_pattern(source.path):
+            continue
+        is_here = bool(scheme(source.path)) or default.startswith("file:")
+        path = local(source.path if scheme(source.path) else f"file:{source.path}") if is_here else None
+        if path is None or os.path.lexists(path):
+            continue
+        folder = Path(path)
+        beside = [str(each) for each in folder.parent.iterdir()] if os.access(folder.parent, os.R_OK) else []
+        yield StageError(
+            f"source {name!r} reads file:{path}, which does not exist.",
+            code="folder_missing",
+            remedy=f"{did_you_mean(path, beside)}Create the folder or correct the path. If a mount is missing, mount it"
+            " again: a retry then reads it. Nothing was computed yet.",
+            source=name,
+            path=f"file:{path}",
+        )
 
 
 def _refusals(servers: Sequence[str]) -> list[str]:

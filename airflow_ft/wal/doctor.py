@@ -96,11 +96,7 @@ def _examine_local(exam: Examination, root: str, needed: Sequence[Segment], stor
         return False
     existing = _nearest(path)
     if existing != path and (store is None or _expected(store, root) is None):
-        exam.warn(
-            "place",
-            f"{path} does not exist yet",
-            "Do nothing: the first run creates it. All workers need the same path.",
-        )
+        exam.ok("place", f"{path} does not exist yet: the first run creates it. All workers need the same path")
     if exam.passes("writable", f"a file was written to {existing}, synced and removed", lambda: _try(existing)):
         _room(exam, existing, needed)
     if (kind := file_system(existing)) in _VOLATILE:

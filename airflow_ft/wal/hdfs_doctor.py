@@ -23,7 +23,7 @@ def examine_hdfs(exam: Examination, root: str, largest: int) -> bool:
     if existing is None:
         return False
     if existing != files.uri(root):
-        exam.warn("place", f"{root} does not exist yet", "Do nothing: the first run creates it.")
+        exam.ok("place", f"{root} does not exist yet: the first run creates it")
     writable = exam.passes(
         "writable", f"a file was written to {existing}, synced and removed", lambda: _try(files, existing)
     )

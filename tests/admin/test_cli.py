@@ -411,6 +411,20 @@ def test_show_tells_the_proofs(world: World, ft: Any) -> None:
     assert "proof of epoch" in ft("show", PIPELINE, "1")
 
 
+def test_recover_says_that_staged_rows_wait_for_the_next_run(world: World, ft: Any) -> None:
+    world.stage(1)
+    assert "the next run delivers 1 staged checkpoint" in ft("recover", PIPELINE)
+
+
+def test_show_takes_the_newest_checkpoint_unless_told(world: World, ft: Any) -> None:
+    with raises(SystemExit, "checkpoint_unknown", pipeline=PIPELINE):
+        world.store.register(PIPELINE)
+        ft("show", PIPELINE)
+    world.stage(1)
+    world.stage(1)
+    assert ft("show", PIPELINE) == ft("show", PIPELINE, "2") != ft("show", PIPELINE, "1")
+
+
 def test_recover_settles_what_is_in_doubt(world: World, ft: Any) -> None:
     numbers = prepared(world)
     assert "checkpoint 1 is PREPARED and was skipped" in ft("recover", PIPELINE, "--min-age", "3600")

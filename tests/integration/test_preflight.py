@@ -64,7 +64,7 @@ def declared(world: RealWorld, sinks: dict[str, Any] | None = None, **more: Any)
     return PipelineSpec(
         pipeline=world.pipeline,
         job="jobs.orders",
-        sources={"orders": FileSource(path="/nowhere", schema="id bigint")},
+        sources={"orders": FileSource(path=str(world.root), schema="id bigint")},
         sinks=sinks or world.sinks,
         wal_root=str(world.root),
         spark_master="local[1]",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,10 +12,11 @@ from airflow_ft import FileSource, KafkaSource
 from airflow_ft.pipeline.actions.examining import lines
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
-from airflow_ft.pipeline.doctor import Patient, _as_last_run, _job, _spark, examine
+from airflow_ft.pipeline.doctor import Patient, _as_last_run, _job, _location, _spark, examine
 from airflow_ft.protocol.connections import connection_of_type
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.sources import Source
 from airflow_ft.store import open_store
 from tests.raising import raises
@@ -120,3 +122,27 @@ def test_the_fix_of_a_missing_connection_has_its_type() -> None:
         connection_of_type("mysql", "shop", server_connections)
     assert caught.error is not None and "add shop --conn-type mysql`" in caught.error.remedy
     assert caught.error.remedy in caught.error.args[0]
+
+
+def test_a_new_pipeline_of_a_dag_is_no_warning(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    sources = {"files": FileSource(path=str(tmp_path / "in"), schema="id bigint")}
+    patient = Patient("new", str(tmp_path / "wal"), sources=sources, computes=False)
+    url = f"sqlite:///{tmp_path}/ft.db"
+    with closing(open_store(url)):
+        pass
+    checks = examine(patient, lambda: open_store(url), server_connections, participant_factory())
+    ours = [check for check in checks if check.name in ("history", "place")]
+    assert {check.name: check.verdict for check in ours} == {"history": Verdict.OK, "place": Verdict.OK}
+
+
+def test_a_missing_spark_checkpoint_is_a_problem(tmp_path: Path) -> None:
+    place = tmp_path / PIPELINE / "spark" / "1-1"
+    base = SparkPosition(f"file:{place}", 3)
+    store = SimpleNamespace(pipeline=lambda _: SimpleNamespace(base=base))
+    [check] = _location(Patient(PIPELINE, str(tmp_path)), store)  # type: ignore[arg-type]
+    assert (check.verdict, check.code) == (Verdict.PROBLEM, "state_files_missing") and str(place) in check.text
+    (place / "offsets").mkdir(parents=True)
+    (place / "offsets" / "3").write_text("v1")
+    [check] = _location(Patient(PIPELINE, str(tmp_path)), store)  # type: ignore[arg-type]
+    assert check.verdict is Verdict.OK

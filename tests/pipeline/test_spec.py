@@ -609,3 +609,34 @@ def test_two_sinks_of_one_table_without_a_connection_are_refused() -> None:
     table = "/warehouse/shop.db/orders"
     with raises(ConfigurationError, "target_duplicated", sinks=["a", "b"], target=table):
         spec(sinks={"a": PaimonSink(table=table), "b": PaimonSink(table=table)})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("/o", "/o/"), ("/o", "file:///o"), ("s3://lake/o", "s3://conn@lake/o/"), ("/o", "/o")]
+)
+def test_two_sinks_of_one_folder_are_refused(first: str, second: str) -> None:
+    sinks = {"a": FilesSink(folder=first, name="a"), "b": FilesSink(folder=second, name="b")}
+    with raises(ConfigurationError, "target_duplicated", sinks=["a", "b"]):
+        spec(sinks=sinks)
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        *(("/in/orders", "/in/orders"), ("/in/orders/", "file:///in/orders"), ("file:/in", "/in/out")),
+        *(("/in/orders", "/in"), ("s3a://lake/in", "s3://conn@lake/in/out"), ("hdfs://a:1/in", "hdfs://a:1/in")),
+    ],
+)
+def test_a_sink_into_a_folder_of_a_source_is_refused(path: str, folder: str) -> None:
+    sources = {"files": FileSource(path=path, schema="id bigint")}
+    with raises(ConfigurationError, "target_is_source", sink="lake", source="files", path=folder):
+        spec(sources=sources, sinks={"lake": FilesSink(folder=folder, name="lake")})
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [("/in", "/in2"), ("/in/*/a", "/in/out"), ("s3a://one/in", "s3://two/in"), ("{{ params.a }}", "/in")],
+)
+def test_a_sink_into_another_folder_is_not(path: str, folder: str) -> None:
+    sources = {"files": FileSource(path=path, schema="id bigint")}
+    assert spec(sources=sources, sinks={"lake": FilesSink(folder=folder, name="lake")}).sinks

@@ -138,6 +138,16 @@ def test_a_registered_run_waits_for_its_own_checkpoints(tmp_path: Path) -> None:
     assert sensor().gate(run_context("manual", run_id="other"), world.store) == Gate(as_of=BEGINNING)
 
 
+def test_a_test_run_does_not_wait_for_its_own_rows(tmp_path: Path) -> None:
+    World(tmp_path).stage(1)
+    store, context = f"sqlite:///{tmp_path}/ft.db", run_context("manual")
+    context["dag_run"].triggering_user_name = "dag_test"
+    with pytest.raises(AirflowSkipException):
+        sensor(dag_id="d", run_id="r", store=store).poke(context)
+    other = sensor(dag_id="d", run_id="another", store=store)
+    assert not other.poke(context).is_done, "a real run may still confirm it"
+
+
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_the_point_of_the_first_look_does_not_move(deferrable: bool, tmp_path: Path) -> None:
     world = World(tmp_path)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_ft.pipeline import ready
 from airflow_ft.pipeline.dry_run import rehearse
-from airflow_ft.pipeline.resolved import resolve
+from airflow_ft.pipeline.resolved import resolve, spark_settings
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
 from airflow_ft.protocol.errors import StageError
@@ -42,7 +44,7 @@ def test_all_unreachable_brokers_are_one_error_even_in_a_dry_run(tmp_path: Path,
     closed = f"127.0.0.1:{free_port()}"
     found = connections(here=listening, away=f"{closed}, SASL_SSL://[::1]:1", lost="no-such-host.invalid:9092")
     sources: dict[str, Source] = {
-        "files": FileSource(path="/nowhere", schema="id bigint"),
+        "files": FileSource(path=str(tmp_path), schema="id bigint"),
         "clicks": KafkaSource(topics=["clicks"], conn_id="here"),
         "orders": KafkaSource(topics=["orders"], conn_id="away"),
         "returns": KafkaSource(topics=["returns"], conn_id="away"),
@@ -51,7 +53,7 @@ def test_all_unreachable_brokers_are_one_error_even_in_a_dry_run(tmp_path: Path,
     spec = declared(sources, tmp_path)
     codes = ["server_unreachable"] * 2
     with raises(StageError, "server_unreachable", pipeline="shop", codes=codes) as caught:
-        ready.require_sources("shop", spec.sources, found)
+        ready.require_sources("shop", spec.sources, found, spark_settings(spec))
     text = f"{caught.error}"
     for words in (
         "'away'",
@@ -70,4 +72,25 @@ def test_all_unreachable_brokers_are_one_error_even_in_a_dry_run(tmp_path: Path,
 def test_one_that_can_be_reached_or_may_be_is_enough(tmp_path: Path, listening: str, servers: str) -> None:
     found = connections(here=servers.format(listening))
     spec = declared({"orders": KafkaSource(topics=["orders"], conn_id="here")}, tmp_path)
-    ready.require_sources("shop", spec.sources, found)
+    ready.require_sources("shop", spec.sources, found, spark_settings(spec))
+
+
+@pytest.mark.parametrize(
+    ("path", "settings", "is_refused"),
+    [
+        *(("stokc", {}, True), ("stokc", {"spark_master": "local[2]"}, True), ("stock", {}, False)),
+        *(("sto*", {}, False), ("stokc", {"spark_master": "yarn"}, False)),
+        ("stokc", {"spark_conf": {"spark.hadoop.fs.defaultFS": "hdfs://name:1"}}, False),
+    ],
+)
+def test_a_missing_local_folder_is_refused_before_spark(
+    tmp_path: Path, path: str, settings: dict[str, Any], is_refused: bool
+) -> None:
+    (tmp_path / "stock").mkdir()
+    sources: dict[str, Source] = {"files": FileSource(path=f"{tmp_path}/{path}", schema="id bigint")}
+    spec = replace(declared(sources, tmp_path), **settings)
+    if not is_refused:
+        return ready.require_sources("shop", spec.sources, connections(), spark_settings(spec))
+    with raises(StageError, "folder_missing", source="files", path=f"file:{tmp_path}/stokc") as caught:
+        ready.require_sources("shop", spec.sources, connections(), spark_settings(spec))
+    assert caught.error is not None and f"Did you mean '{tmp_path}/stock'?" in caught.error.remedy

@@ -155,9 +155,9 @@ def events(args: Namespace) -> None:
 
 @command
 def show(args: Namespace) -> None:
-    """`airflow ft show PIPELINE NUMBER`."""
+    """`airflow ft show PIPELINE [NUMBER]`."""
     with open_store(args) as store:
-        found = checkpoint_of(store, args.pipeline, args.number)
+        found = _chosen(store, args)
         if args.output in ("json", "yaml"):
             print_table([_whole(found)], args.output)
             return
@@ -174,17 +174,7 @@ def show(args: Namespace) -> None:
 def spec(args: Namespace) -> None:
     """`airflow ft spec PIPELINE [NUMBER]`."""
     with open_store(args) as store:
-        if args.number is not None:
-            checkpoint = checkpoint_of(store, args.pipeline, args.number)
-        elif newest := store.checkpoints(args.pipeline, 1):
-            checkpoint = newest[0]
-        else:
-            raise ConfigurationError(
-                "the pipeline has no checkpoint yet.",
-                code="checkpoint_unknown",
-                remedy="Trigger a run of its DAG.",
-                pipeline=args.pipeline,
-            )
+        checkpoint = _chosen(store, args)
         if not checkpoint.spec:
             raise ConfigurationError(
                 "the decision log has no settings of this checkpoint.",
@@ -200,6 +190,20 @@ def spec(args: Namespace) -> None:
         print_table([{"field": name, "value": value} for name, value in found.items()], args.output)
         if source:
             say(f"\n{source}")
+
+
+def _chosen(store: DecisionLog, args: Namespace) -> Checkpoint:
+    """Return the checkpoint whose number is given, or else the newest."""
+    if args.number is not None:
+        return checkpoint_of(store, args.pipeline, args.number)
+    for newest in store.checkpoints(args.pipeline, 1):
+        return newest
+    raise ConfigurationError(
+        "the pipeline has no checkpoint yet.",
+        code="checkpoint_unknown",
+        remedy="Trigger a run of its DAG.",
+        pipeline=args.pipeline,
+    )
 
 
 def describe(checkpoint: Checkpoint) -> Iterator[str]:

@@ -46,7 +46,9 @@ def recover(by: Actor, store: DecisionLog, pipeline: str, min_age: timedelta = t
         by.say(f"checkpoint {checkpoint.number} is {checkpoint.state} and was skipped (--min-age)")
     require_active(store, pipeline)
     if not recovery.settled and not younger:
-        by.say("nothing is in doubt")
+        waiting = sum(each.is_undelivered for each in store.open_checkpoints(pipeline))
+        then = f"; the next run delivers {count_text(waiting, 'staged checkpoint')}" if waiting else ""
+        by.say(f"nothing is in doubt{then}")
 
 
 def rewind(by: Actor, store: DecisionLog, pipeline: str) -> None:

@@ -5,10 +5,12 @@ They need no connection; a place in S3 may name one.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib.util import find_spec
@@ -172,4 +174,19 @@ def room(folder: Path) -> int:
         what = f"the user who runs this task cannot write the folder {there}."
         remedy = f"Run `chown USER {there}` with the user who runs tasks."
         raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(there))
+    if there != folder:
+        _require_writable(there, folder)
     return shutil.disk_usage(there).free
+
+
+def _require_writable(there: Path, folder: Path) -> None:
+    """SinkAccessError if nothing can be created in a folder, in spite of its mode: /proc, or what root may not do."""
+    try:
+        with tempfile.TemporaryFile(dir=there, prefix=".airflow-ft-"):
+            pass
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS):
+            return  # such as a full disk: `prepare` judges it
+        what = f"{folder} does not exist, and nothing can be created in {there}: {error.strerror}."
+        remedy = f"Create {folder}, or mount its disk. Or name another folder in the sink."
+        raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(folder)) from error

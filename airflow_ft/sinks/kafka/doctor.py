@@ -214,8 +214,4 @@ def _rows(
             for text in short_lived(part, limits[sink.topic]).values():
                 exam.warn(f"rows for {sink.topic}", text, "Raise retention.ms of the topic, or remove timestamp=.")
         if not judged:
-            exam.warn(
-                f"rows for {sink.topic}",
-                "there are no published rows to check, so their schema is not known",
-                "Run the DAG once.",
-            )
+            exam.ok(f"rows for {sink.topic}", "no published rows, so none was checked: `airflow ft dry-run` does it")

@@ -155,8 +155,4 @@ def _rows(
         number = reader.segment.number
         exam.passes(f"rows for {where}", f"the table takes those of checkpoint {number}", judge)
     if not judged:
-        exam.warn(
-            f"rows for {where}",
-            "there are no published rows, so types were not compared",
-            "Run the pipeline once.",
-        )
+        exam.ok(f"rows for {where}", "no published rows, so types were not compared: `airflow ft dry-run` does it")

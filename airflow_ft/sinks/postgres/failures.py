@@ -32,6 +32,7 @@ _LET_IN = re.compile(
     r"|not currently accepting connections"
     rf"|certificate|does not support SSL|{WRONG_PARAMETERS.pattern}"
 )
+_NO_DATABASE = re.compile(r"database .* does not exist")
 _FULL = re.compile(r"too many (clients|connections)|connection slots are reserved")
 """Messages of a server that refuses a new session. They come without an SQLSTATE."""
 _NAMED = {UNIQUE_VIOLATION, "23503", "23P01"}  # whose detail names the key, and nothing else of the row
@@ -69,7 +70,12 @@ _LOGIN = (
     "login_refused",
     "Correct login and password of the connection, or the entry for this user in the server's pg_hba.conf.",
 )
+_DATABASE = (
+    "database_missing",
+    "Correct the schema of the connection, which is the name of the database, or create the database.",
+)
 _BY_SQLSTATE = {
+    re.compile(r"3D000"): _DATABASE,
     re.compile(r"28..."): _LOGIN,
     re.compile(r"42P01"): ("table_missing", ""),
     re.compile(r"42703"): ("column_missing", ""),
@@ -185,7 +191,7 @@ def _code_and_remedy(error: BaseException, found: Meaning, state: str) -> tuple[
     if not state and _FULL.search(str(error)):
         return _TOO_MANY
     if not state and found is Meaning.ACCESS and isinstance(error, psycopg2.OperationalError):
-        return _LOGIN
+        return _DATABASE if _NO_DATABASE.search(str(error)) else _LOGIN
     return next((known for states, known in _BY_SQLSTATE.items() if states.fullmatch(state)), ("", ""))
 
 

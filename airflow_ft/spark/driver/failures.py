@@ -19,7 +19,8 @@ from airflow_ft.spark.state.settings import ENCODING
 # Classes of SQLSTATE that Spark gives to mistakes in queries and values: data, syntax, raised by the user, Python.
 _USER_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
 _USER_CLASSES = ("PythonException", "AnalysisException", "ParseException")
-_LOG = "Correct the job. The task's log has the whole traceback at level DEBUG."
+_TRACEBACK = "With AIRFLOW__LOGGING__LOGGING_LEVEL=DEBUG the log has the whole traceback."
+_LOG = f"Correct the job. {_TRACEBACK}"
 _OUTPUT_MODE = (
     'Set another output_mode in the job. A count or sum for each key needs "update", and a sink with strategy "upsert".'
     ' With "append", group by a window of a column with a watermark.'
@@ -202,8 +203,7 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
     return StageError(
         f"the Spark query failed: {short(texts[-1]) or line}{reading}",
         code="query_failed",
-        remedy="Check the sources, the disk and the memory of the driver. The task's log has"
-        " the whole traceback at level DEBUG.",
+        remedy=f"Check the sources, the disk and the memory of the driver. {_TRACEBACK}",
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.errors import FencedError
+from airflow_ft.protocol.errors import AirflowFtError, FencedError
 from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.rate import Rate
 from airflow_ft.spark.driver.gauges import Gauge
@@ -113,7 +113,9 @@ class LagWatch:
         except FencedError:
             return False
         except Exception as error:
-            if not self._has_failed:
+            # The attempt has ended during its last look.
+            has_ended = isinstance(error, AirflowFtError) and error.code == "store_closed"
+            if not self._has_failed and not has_ended:
                 log.info("the lag behind the sources is unknown for now: %s", error)
             self._has_failed = True
         return True

@@ -40,6 +40,7 @@ from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks import doctor
+from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.files import requirements, verify
 from airflow_ft.sinks.files.ledger import Ledger, Owned
 from airflow_ft.sinks.files.objects import Objects
@@ -693,6 +694,18 @@ def test_the_doctor_looks_at_folder_and_columns(world: World) -> None:
     world.pipeline = "another"
     [check] = checks(world, bad)
     assert check.verdict is Verdict.PROBLEM and "is the folder of pipeline" in check.text
+
+
+@pytest.mark.parametrize("which", ["doctor", "ready"])
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path, which: str) -> None:
+    plan = plan_delivery({"rows": FilesSink(folder="/proc/x/out", name="lake")}).participants[0]
+    connection = ConnectionInfo("lake", "")
+    if which == "doctor":
+        [check] = doctor.examine("p", plan, connection, [])
+        assert (check.verdict, check.code) == (Verdict.PROBLEM, "folder_unusable")
+    else:
+        [error] = lacks(requirements.required("p", plan, connection), OURS, str)
+        assert isinstance(error, SinkAccessError) and error.code == "folder_unusable"
 
 
 def verified(world: World, *plans: Plan) -> SinkReport:

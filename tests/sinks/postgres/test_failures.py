@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg2
 import pytest
 
-from airflow_ft.protocol.errors import SinkUnavailableError
+from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.sinks.postgres.failures import Meaning, failure, meaning
 
 
@@ -28,6 +28,14 @@ def test_what_no_retry_mends_says_what_a_person_does(state: str, words: str) -> 
     found = failure(Answered(state), "committing")
     assert isinstance(found, SinkUnavailableError) and found.fields["sqlstate"] == state
     assert words.lower() in found.remedy.lower() and found.remedy != failure(Answered("57000"), "committing").remedy
+
+
+@pytest.mark.parametrize(
+    "error", [Answered("3D000"), psycopg2.OperationalError('FATAL:  database "shopp" does not exist\n')]
+)
+def test_a_missing_database_is_no_refused_login(error: psycopg2.Error) -> None:
+    found = failure(error, "connecting")
+    assert isinstance(found, SinkAccessError) and found.code == "database_missing"
 
 
 @pytest.mark.parametrize(

@@ -595,7 +595,6 @@ def test_a_server_that_is_away_is_tried_again(make: Make) -> None:
     [
         ({"password": "not the one"}, "password authentication failed"),
         ({"login": "nobody"}, "authentication failed"),
-        ({"schema": "nowhere"}, 'database "nowhere" does not exist'),
         ({"extra": {"sslmode": "no mode"}}, "invalid sslmode"),
         ({"extra": {"sslmode": "require"}}, "does not support SSL"),
     ],
@@ -609,6 +608,15 @@ def test_who_is_not_let_in_is_told_why_and_no_secret_is_shown(make: Make, wrong:
     assert caught.error is not None and words in caught.error.headline
     shown = f"{caught.error} {caught.error.__cause__} {caught.error.__context__}"
     assert "not the one" not in shown and (not table.connection.password or table.connection.password not in shown)
+
+
+def test_a_missing_database_is_named(make: Make) -> None:
+    world = make(ORDERS)
+    table = table_of(world)
+    table.connection = replace(table.connection, schema="nowhere")
+    with raises(SinkAccessError, "database_missing", participant="shop") as caught:
+        quick(world).prepare(world.plan(), world.fence(1, 1))
+    assert caught.error is not None and 'database "nowhere" does not exist' in caught.error.headline
 
 
 def limited(world: World, *grants: str) -> None:
