@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft import FileSource
 from airflow_ft.clients import buckets
 from airflow_ft.pipeline.decision_log import open_configured_store
 from airflow_ft.pipeline.dry_run import columns_of, rehearse
@@ -32,7 +33,8 @@ def missing(conn_id: str) -> ConnectionInfo:
 
 
 def test_a_dry_run_asks_before_it_opens_a_decision_log(tmp_path: Path) -> None:
-    resolved = resolve(spec(wal_root=ROOT, store=f"sqlite:///{tmp_path}/ft.db"))
+    sources = {"files": FileSource(path=str(tmp_path), schema="id bigint")}
+    resolved = resolve(spec(wal_root=ROOT, store=f"sqlite:///{tmp_path}/ft.db", sources=sources))
     for look in (rehearse, columns_of):
         buckets.forget()
         with raises(StorageUnavailableError, "connection_missing", conn_id="lake"):
