@@ -81,9 +81,11 @@ def require_sources(
     """StageError before Spark is started: no broker of a source accepts a connection, or a local folder is missing."""
     from airflow_ft.clients.hadoop import default_file_system
     from airflow_ft.sources.setup import missing_folders, unreachable
+    from airflow_ft.spark.session.home import spark_defaults
 
     problems = list(unreachable(sources, connections))
-    if (spark.master or spark.conf.get("spark.master", "local")).startswith("local"):
+    set_elsewhere = any(name in spark_defaults() for name in ("spark.master", "fs.defaultFS"))
+    if (spark.master or spark.conf.get("spark.master", "local")).startswith("local") and not set_elsewhere:
         default = spark.conf.get("spark.hadoop.fs.defaultFS") or default_file_system()
         problems += missing_folders(sources, default)
     if problems:

@@ -94,3 +94,10 @@ def test_a_missing_local_folder_is_refused_before_spark(
     with raises(StageError, "folder_missing", source="files", path=f"file:{tmp_path}/stokc") as caught:
         ready.require_sources("shop", spec.sources, connections(), spark_settings(spec))
     assert caught.error is not None and f"Did you mean '{tmp_path}/stock'?" in caught.error.remedy
+
+
+def test_settings_of_spark_itself_may_lead_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.master yarn\n", encoding="utf-8")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    spec = declared({"files": FileSource(path=f"{tmp_path}/stokc", schema="id bigint")}, tmp_path)
+    ready.require_sources("shop", spec.sources, connections(), spark_settings(spec))

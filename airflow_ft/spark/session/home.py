@@ -33,6 +33,14 @@ def conf_file(name: str) -> Path:
     return Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf") / name
 
 
+def spark_defaults() -> str:
+    """Return the text of spark-defaults.conf, which spark-submit reads; "": there is none."""
+    try:
+        return conf_file("spark-defaults.conf").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def added_folders(path: Sequence[str]) -> list[str]:
     """Return the entries of `path`, from which a process imports, outside the folders of the interpreter.
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from airflow_ft.clients.reaching import refusal
 from airflow_ft.protocol.errors import ConfigurationError, StageError
-from airflow_ft.spark.session.home import conf_file
+from airflow_ft.spark.session.home import spark_defaults
 
 IMAGES = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
 NAMESPACE, DRIVER_POD, DRIVER_HOST = (
@@ -74,7 +74,7 @@ def require_cluster(master: str, conf: Mapping[str, str], pipeline: str = "") ->
         StageError: `server_unreachable`: the API server does not accept a connection. A retry may reach it.
     """
     host, port = api_server(master)
-    if not any(conf.get(name) or name in _defaults() for name in IMAGES):
+    if not any(conf.get(name) or name in spark_defaults() for name in IMAGES):
         raise ConfigurationError(
             f"spark_conf names no image for the executors on {master}.",
             code="image_missing",
@@ -105,12 +105,4 @@ def _own_namespace() -> str:
     try:
         return (_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
     except OSError:
-        return ""
-
-
-def _defaults() -> str:
-    """The text of spark-defaults.conf, which spark-submit reads, too."""
-    try:
-        return conf_file("spark-defaults.conf").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
         return ""
