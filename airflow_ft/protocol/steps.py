@@ -137,7 +137,7 @@ def take_turn(context: Context[RunLog], *, again: bool = False) -> bool:
         return False
     holder = store.enter_turn(pipeline, run, context.interval_end)
     if holder != run and context.run_is_over(holder):
-        log.info("run %s ended before it was confirmed: this run takes over", holder)
+        log.info("run %s is not confirmed and does not work now: this run takes its turn", holder)
         holder = store.enter_turn(pipeline, run, context.interval_end, ended=[holder])
     if holder != run:
         what = f"run {holder} works on the pipeline."
