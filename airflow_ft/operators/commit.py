@@ -53,17 +53,22 @@ class CommitOperator(CheckpointOperator):
         try:
             numbers = pipeline_steps.commit(run, self.participant, is_given(self.from_savepoint))
         except TurnHeldError:  # without a stage there is nothing to wait for: that run recovers what is decided
-            row = run.store.run(run.pipeline, run.run)
-            if row is not None and row.staged:
+            if _is_staged(run):
                 raise
         except StateConflictError as error:
-            left = pipeline_steps.undecided(run)
-            if error.code != "earlier_first" or not left:
+            if error.code != "earlier_first" or not (left := pipeline_steps.undecided(run)):
                 raise
         if left := left or pipeline_steps.undecided(run):
             # As where Airflow sets upstream_failed: no callback, and the page shows the task that failed before.
             self.on_failure_callback, self.email_on_failure, self.is_of_run = [], False, False
-            raise NotDeliveredError(f"{left}.", remedy=steps.CLEAR_FAILED, pipeline=run.pipeline)
+            remedy = steps.CLEAR_FAILED if _is_staged(run) else steps.CLEAR_STAGE
+            raise NotDeliveredError(f"{left}.", remedy=remedy, pipeline=run.pipeline)
         if not numbers:
             raise AirflowSkipException(f"no decided checkpoint waits for {self.participant}")
         return {"numbers": numbers}
+
+
+def _is_staged(run: steps.Context[DecisionLog]) -> bool:
+    """Return whether its stage has ended, and none of its rows must be computed again."""
+    row = run.store.run(run.pipeline, run.run)
+    return row is not None and row.staged

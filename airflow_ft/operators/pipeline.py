@@ -167,7 +167,7 @@ class CheckpointedPipeline(TaskGroup):
         # TaskGroup has merged what its parents say; Airflow merges the DAG's own in each task, so ours go below those.
         of_dag = dict(self.dag.default_args or {})
         self.default_args = {**usual_arguments(spec), **of_dag, **self.default_args, **restart, **own}
-        _check_unchained(spec, self.default_args)
+        _check_unchained(self, spec)
         self.spec = spec
         check_form(spec, self.dag.params, used=from_params)
         check_interval(spec.position, self.dag.timetable, spec.pipeline)
@@ -201,20 +201,26 @@ class CheckpointedPipeline(TaskGroup):
         self.asset = declared_asset(spec.pipeline, spec.suffix)
 
 
-def _check_unchained(spec: PipelineSpec, default_args: Mapping[str, Any]) -> None:
-    """Refuse arguments that chain tasks of one run to those of the last one: the turn orders whole runs.
+def _check_unchained(group: TaskGroup, spec: PipelineSpec) -> None:
+    """Refuse arguments with which a task waits for a task of another run, or of another map index.
 
-    After a failed run the next one would take the turn, and then wait for a task of the failed run, which waits for
-    the turn once it is cleared.
+    That one may wait for the turn that the waiting run has: Airflow counts deferred tasks, too.
     """
-    for name in ("depends_on_past", "wait_for_downstream"):
-        if default_args.get(name):
+    pause = "To pause the DAG after a failed run, give it max_active_runs=1 and max_consecutive_failed_dag_runs=1."
+    limit = "To limit how many tasks run at once, use a pool."
+    chaining = [
+        ("depends_on_past", False, pause),
+        ("wait_for_downstream", False, pause),
+        ("max_active_tis_per_dag", None, limit),
+        *([("max_active_tis_per_dagrun", None, limit)] if is_mapped(group) else ()),
+    ]
+    for name, off, instead in chaining:
+        if group.default_args.get(name):
             raise ConfigurationError(
-                f"{name} lets a run wait for a task of a failed run, which needs the turn of the waiting run.",
+                f"{name} lets a task wait for a task of another run, which may wait for this run.",
                 code="argument_invalid",
-                remedy=f"Remove {name}, or give the group {name}=False. Runs of a pipeline follow one another without"
-                " it. To start no run after a failed one, give the DAG max_active_runs=1 and"
-                " max_consecutive_failed_dag_runs=1.",
+                remedy=f"Remove {name}, or give the group {name}={off}. Runs of a pipeline follow one another without"
+                f" it. {instead}",
                 pipeline=spec.pipeline,
                 argument=name,
             )

@@ -123,17 +123,18 @@ def check_interval(position: object, timetable: object, pipeline: str) -> None:
 
 
 def check_order_of_runs(position: object, max_active_runs: int, pipeline: str, suffix: object) -> None:
-    """Refuse the interval of an Airflow run as position where several runs may be active, of which any may go first.
+    """Refuse an interval by Jinja as position where several runs may be active, of which any may go first.
 
     Each run may have a pipeline of its own, by Jinja in its name.
     """
-    if max_active_runs == 1 or not _is_interval_of_run(position) or is_late_anywhere([pipeline, suffix]):
+    varies = isinstance(position, Mapping) and {*position} == {"start", "end"} and is_late_anywhere(position)
+    if max_active_runs == 1 or not varies or is_late_anywhere([pipeline, suffix]):
         return
     raise ConfigurationError(
-        f"position is the interval of the run, and {max_active_runs} runs of the DAG may be active at once. If a later"
+        f"position is an interval by Jinja, and {max_active_runs} runs of the DAG may be active at once. If a later"
         " one goes first, the earlier interval cannot be delivered any more.",
         code="argument_invalid",
-        remedy="Give the DAG max_active_runs=1. For a backfill, choose 1 active run, too.",
+        remedy="Give the DAG max_active_runs=1. Do not backfill it beside its schedule: use catchup=True.",
         pipeline=pipeline,
         argument="max_active_runs",
         value=max_active_runs,

@@ -43,9 +43,10 @@ log = logging.getLogger(__name__)
 LogT = TypeVar("LogT", bound=RunLog, covariant=True)
 
 PROBLEMS = 20  # most undelivered numbers of a run that are named one by one
-CLEAR_FAILED = (
-    "Read the log of the task that failed first, and clear the failed tasks of the run. If a sink refused the rows,"
-    " clear the stage and all tasks after it. Or let the next run deliver."
+CLEAR_FAILED = "Read the log of the first failed task, and clear the run's failed tasks. Or let the next run deliver."
+CLEAR_STAGE = (
+    "Read the log of the task that failed first. Clear that task, the stage and all tasks after the stage. Or let the"
+    " next run deliver."
 )
 
 
@@ -136,7 +137,7 @@ def take_turn(context: Context[RunLog], *, again: bool = False) -> bool:
         return False
     holder = store.enter_turn(pipeline, run, context.interval_end)
     if holder != run and context.run_is_over(holder):
-        log.info("run %s ended before it was confirmed: this run takes over", holder)
+        log.info("run %s is not confirmed and does not work now: this run takes its turn", holder)
         holder = store.enter_turn(pipeline, run, context.interval_end, ended=[holder])
     if holder != run:
         what = f"run {holder} works on the pipeline."
@@ -346,7 +347,7 @@ def confirm_step(
     store.register(pipeline)
     require_own_stage(context)
     try:
-        problems, left = _confirmed_or_why(context, config, archive, progress)
+        problems, left, is_staged = _confirmed_or_why(context, config, archive, progress)
     except BaseException:
         with suppress(AirflowFtError):  # the decision log may be what is away: then a later run finds this one over
             store.leave_turn(pipeline, context.run)
@@ -356,7 +357,7 @@ def confirm_step(
         raise NotDeliveredError(
             "; ".join(problems) + ".",
             code=NotDeliveredError.code if left else "stage_unfinished",
-            remedy=CLEAR_FAILED,
+            remedy=CLEAR_FAILED if is_staged else CLEAR_STAGE,
             pipeline=pipeline,
             open={checkpoint.number: checkpoint.state.value for checkpoint in left},
         )
@@ -366,15 +367,16 @@ def confirm_step(
 
 def _confirmed_or_why(
     context: Context[RunLog], config: CheckpointConfig, archive: Archive, progress: Progress
-) -> tuple[list[str], list[Checkpoint]]:
-    """Retain; return why the run is not confirmed (nothing if it is), and the first of its open checkpoints."""
+) -> tuple[list[str], list[Checkpoint], bool]:
+    """Retain; return why the run is not confirmed ([]: it is), its first open checkpoints, and whether it is staged."""
     store, pipeline = context.store, context.pipeline
     quarantine_unresolved(store, pipeline, context.participants, config.quarantine_after)
     row = store.run(pipeline, context.run)
     left = list(context.unsettled(PROBLEMS + 1))
     problems = [*map(_problem, left[:PROBLEMS]), *(["and others"] if len(left) > PROBLEMS else [])]
     # Read before and after (I9): a rewind in between sets aside numbers that seem to be settled, and the stage's end.
-    if row is None or not row.staged or store.run(pipeline, context.run) != row:
+    is_staged = row is not None and row.staged and store.run(pipeline, context.run) == row
+    if not is_staged:
         newest = store.run_checkpoints(pipeline, context.run, PROBLEMS)
         why = next((c for c in reversed(newest) if c.message), None)
         problems.append(
@@ -382,7 +384,7 @@ def _confirmed_or_why(
             + (f" (checkpoint {why.number} {why.state}: {why.message})" if why else "")
         )
     retain(store, pipeline, config, context.participants, archive, progress)
-    return problems, left
+    return problems, left, is_staged
 
 
 def _problem(checkpoint: Checkpoint) -> str:

@@ -165,7 +165,7 @@ class EpochOperations:
                     failure=None,
                     retired=0,
                 )
-                changes.append(f"run {run} has the turn" + (f", after {holder}, which has ended" if holder else ""))
+                changes.append(f"run {run} has the turn" + (f", after {holder}" if holder else ""))
                 holder = run
             if changes:
                 detail = {**run_detail(run), "has_turn": holder == run}

@@ -77,7 +77,7 @@ def test_doctor_examines_sinks_whose_rows_another_task_computes(
     dag.write_text(
         "from airflow.sdk import DAG\n"
         "from airflow_ft import CheckpointedPipeline, MySqlSink\n"
-        "with DAG('d', schedule=None):\n"
+        "with DAG('d', schedule=None, max_active_runs=1):\n"
         "    CheckpointedPipeline(pipeline='new', position={'start': '{{ ds }}', 'end': '{{ ds }}'},\n"
         "        sinks={'rows': MySqlSink(table='t', conn_id='no_such_connection')})\n"
     )

@@ -142,6 +142,8 @@ def test_refused_rows_need_the_stage_cleared_too(tmp_path: Path, monkeypatch: py
     run.world.systems["db"].declines_in_prepare = False
     run.clear_failed()
     assert run.play()["confirmed"] == "failed"
+    found = run.world.store.overview(PIPELINE).failure
+    assert found is not None and found.remedy == steps.CLEAR_STAGE
     run.states = {f"{PIPELINE}.recover": "success"}
     assert set(run.play().values()) == {"success"}
     run.world.check_exactly_once([3, 4])

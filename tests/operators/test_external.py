@@ -411,8 +411,9 @@ def test_runs_with_intervals_follow_one_another() -> None:
             sinks = {"orders": SqliteSink(table="orders", conn_id="shop")}
             CheckpointedPipeline(**{"pipeline": "orders", **given}, position=position, sinks=sinks)
 
-    with raises(ConfigurationError, "argument_invalid", argument="max_active_runs", value=2):
-        declare()
+    for interval in (INTERVAL, {"start": "{{ ds }}", "end": "{{ macros.ds_add(ds, 1) }}"}):
+        with raises(ConfigurationError, "argument_invalid", argument="max_active_runs", value=2):
+            declare(interval)
     declare("{{ ds }}")
     declare(pipeline="orders-{{ ds_nodash }}", group_id="orders")
     declare(suffix="{{ ds_nodash }}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset, BaseOperator, Param, TriggerRule
+from airflow.sdk import DAG, Asset, BaseOperator, Param, TriggerRule, task_group
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_ft import CheckpointConfig, CheckpointedPipeline, FileSource, KafkaSink, KafkaSource, MySqlSink
@@ -412,20 +412,36 @@ def test_what_is_not_for_all_tasks_is_refused(dag: DAG, given: dict[str, Any], n
     assert name in caught.value.headline and remedy in caught.value.remedy
 
 
-@pytest.mark.parametrize("name", ["depends_on_past", "wait_for_downstream"])
-def test_tasks_do_not_wait_for_those_of_the_last_run(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("depends_on_past", True), ("wait_for_downstream", True), ("max_active_tis_per_dag", 1)]
+)
+def test_tasks_do_not_wait_for_those_of_another_run(name: str, value: object) -> None:
     """After a failed run two runs would wait for each other."""
-    of_dag = DAG("d", schedule=None, default_args={name: True})
+    of_dag = DAG("d", schedule=None, default_args={name: value})
     for make in (
-        lambda: pipeline(DAG("e", schedule=None), **{name: True}),
-        lambda: pipeline(DAG("f", schedule=None), default_args={name: True}),
+        lambda: pipeline(DAG("e", schedule=None), **{name: value}),
+        lambda: pipeline(DAG("f", schedule=None), default_args={name: value}),
         lambda: pipeline(of_dag),
         lambda: pipeline(of_dag, pipeline="clicks", streaming=True),
     ):
         with raises(ConfigurationError, "argument_invalid", argument=name):
             make()
-    group = pipeline(of_dag, pipeline="returns", **{name: False})
+    group = pipeline(of_dag, pipeline="returns", **{name: None if name.startswith("max") else False})
     assert not any(getattr(task, name) for task in group.iter_tasks())
+
+
+def test_tasks_of_a_mapped_group_have_no_limit_per_run() -> None:
+    """One of them may wait for the turn of its pipeline while another one has a turn and needs the slot."""
+    limit: dict[str, Any] = {"max_active_tis_per_dagrun": 1}
+    group = pipeline(DAG("d", schedule=None), **limit)
+    assert all(task.max_active_tis_per_dagrun == 1 for task in group.iter_tasks())
+
+    @task_group
+    def each(suffix: str) -> None:
+        CheckpointedPipeline(spec(suffix=suffix), **limit)
+
+    with DAG("e", schedule=None), raises(ConfigurationError, "argument_invalid", argument="max_active_tis_per_dagrun"):
+        each.expand(suffix=["a", "b"])
 
 
 def test_a_dag_that_fails_fast_holds_streams_only() -> None:

@@ -39,7 +39,7 @@ from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.retention import MARKERS_TOGETHER, retain
-from airflow_ft.protocol.steps import commit_step, confirm_step, prepare_step, recover_step
+from airflow_ft.protocol.steps import CLEAR_STAGE, commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.store.decision_log import DecisionLog
 from tests.protocol.systems import ModelParticipant, NoArchive, System, Systems
@@ -134,7 +134,7 @@ def test_a_refusal_in_prepare_rewinds_to_the_last_delivery(world: World) -> None
     assert world.store.checkpoint(PIPELINE, 2).reason is AbortReason.DECLINED
     row = world.store.pipeline(PIPELINE)
     assert (row.base, row.base_is_clean) == (base, False)
-    with raises(NotDeliveredError, "stage_unfinished", open={}):
+    with raises(NotDeliveredError, "stage_unfinished", open={}, remedy=CLEAR_STAGE):
         confirm_step(world.context(run=run), world.config, NoArchive())  # type: ignore[arg-type]
     world.systems["db"].declines_in_prepare = False
     again = world.stage(2, run=run, try_number=2)
