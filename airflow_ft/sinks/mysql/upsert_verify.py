@@ -54,6 +54,7 @@ class _Comparison:
     columns: Sequence[Column]  # that all checkpoints have delivered
     numbers: Sequence[int]
     blind: int  # later deliveries than this are all compared
+    deletes: bool  # a delivery may delete rows
 
     @property
     def _keys(self) -> list[str]:
@@ -86,7 +87,7 @@ class _Comparison:
         if others := [column for column in self.columns if column.name.lower() not in keys]:
             equal += f" AND {digest('t', others)} = {digest('e', others)}"
         verdict = (
-            f"CASE WHEN {absent} AND e.{self._version} <= {self.blind} THEN '{UNKNOWN}'"
+            f"CASE WHEN {absent} AND e.{self._version} <= {self.blind if self.deletes else 0} THEN '{UNKNOWN}'"
             f" WHEN {absent} THEN '{LACKING}' WHEN {self._newer('e')} THEN '{UNKNOWN}'"
             f" WHEN {equal} THEN '{SAME}' ELSE '{CHANGED}' END"
         )
@@ -156,8 +157,8 @@ def verify_upserts(
         _replay(session, target, sink, number, reader, limits)
     columns = [column for name in common if (column := target.table.column(name)) is not None]
     numbers = [each.plan.number for each in delivered]
-    blind = _blind(session, ledger, delivered) if may_delete(delivered, ledger.participant) else 0
-    comparison = _Comparison(session, target, sink, columns, numbers, blind)
+    blind, deletes = _blind(session, ledger, delivered), may_delete(delivered, ledger.participant)
+    comparison = _Comparison(session, target, sink, columns, numbers, blind, deletes)
     counts = comparison.counts()
     there = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
     wrong = {place: keys for place, (keys, _) in sorted(counts.items()) if place[0] in DIFFERENCES}
