@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -440,6 +440,20 @@ class TestUpsert:
         delivered = [Delivered(first, None, None, second.participants)]
         [report] = verify_mysql(delivered, first.participants[0], world.connection(), open_wal())
         assert report.is_complete and report.notes[1].startswith("1 keys are not known")
+
+    def test_deletes_of_another_table_make_no_row_unknown(self, any_mysql_database: Database, tmp_path: Path) -> None:
+        world = make_mysql_world(any_mysql_database, tmp_path, orders=UPSERTED, stock=UPSERTED).use("upsert", **KEYS)
+        world.sinks["orders"] = replace(world.sinks["orders"], change_column=None)
+        rows = pa.table({"id": pa.array([1, 2], pa.int32()), "name": ["a", "b"]})
+        first = world.plan(orders=rows, stock=changes(("c", 1, "a")))
+        world.deliver(first, 1, 1)
+        second = world.plan(stock=changes(("d", 1, None)))
+        world.deliver(second, 1, 2)
+        world.sql("DELETE FROM orders WHERE id = 1")
+        delivered = [Delivered(first, None, None, second.participants)]
+        orders, stock = verify_mysql(delivered, first.participants[0], world.connection(), open_wal())
+        assert [d.samples for d in orders.differences] == [("1, a",)]
+        assert stock.is_complete and stock.notes[1].startswith("1 keys are not known")
 
     def test_one_that_is_in_doubt_lacks_what_it_did_not_change_yet(self, world: MySqlWorld) -> None:
         plans = self.three(world)

@@ -25,7 +25,6 @@ from airflow_ft.sinks.base.keyed_verify import (
     SAME,
     UNKNOWN,
     blind_through,
-    may_delete,
     notes,
 )
 from airflow_ft.sinks.mysql.catalog import Column
@@ -141,8 +140,12 @@ def verify_upserts(
     ledger: Ledger,
     wal: WalReader,
     limits: Limits,
+    deletes: bool,
 ) -> SinkReport:
-    """The report with the counts of keys. Raises what the server answers, and what reading the log raises."""
+    """The report with the counts of keys; `deletes`: a delivery may delete rows.
+
+    Raises what the server answers, and what reading the log raises.
+    """
     target = fit_target(session, target, sink)
     parts = _parts(delivered, target, wal)
     if not parts:
@@ -157,7 +160,7 @@ def verify_upserts(
         _replay(session, target, sink, number, reader, limits)
     columns = [column for name in common if (column := target.table.column(name)) is not None]
     numbers = [each.plan.number for each in delivered]
-    blind, deletes = _blind(session, ledger, delivered), may_delete(delivered, ledger.participant)
+    blind = _blind(session, ledger, delivered)
     comparison = _Comparison(session, target, sink, columns, numbers, blind, deletes)
     counts = comparison.counts()
     there = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
