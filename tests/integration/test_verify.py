@@ -437,9 +437,12 @@ class TestUpsert:
         world.use("upsert", **KEYS)
         second = self.delivered(world, ("d", 1, None))
         assert [d.samples for d in self.report(world, first).differences] == [("1, a",)], "without deletes it is lost"
-        delivered = [Delivered(first, None, None, second.participants)]
-        [report] = verify_mysql(delivered, first.participants[0], world.connection(), open_wal())
-        assert report.is_complete and report.notes[1].startswith("1 keys are not known")
+        planned = first.participants + second.participants
+        for plans in [[first], [first, second]]:  # two groups, since their settings differ
+            delivered = [Delivered(plan, None, None, planned) for plan in plans]
+            report, *later = verify_mysql(delivered, plans[-1].participants[0], world.connection(), open_wal())
+            assert report.is_complete and report.notes[1].startswith("1 keys are not known")
+            assert all(each.is_complete for each in later) and len(later) == len(plans) - 1
 
     def test_deletes_of_another_table_make_no_row_unknown(self, any_mysql_database: Database, tmp_path: Path) -> None:
         world = make_mysql_world(any_mysql_database, tmp_path, orders=UPSERTED, stock=UPSERTED).use("upsert", **KEYS)
