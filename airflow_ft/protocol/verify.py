@@ -322,8 +322,8 @@ def _by_participant(
 def _others(store: QueryLog, pipeline: str, first: int) -> dict[tuple[str, str], list[ParticipantPlan]]:
     """Return the plans from a number on, also compared ones; of equal settings in a row, one."""
     found: dict[tuple[str, str], list[ParticipantPlan]] = {}
-    before = None
-    while page := store.checkpoints(pipeline, PAGE, before):
+    before, limit = None, min(PAGE, store.pipeline(pipeline).next_number - first)
+    while page := store.checkpoints(pipeline, limit, before):
         for each in page:
             is_visible = each.state is CheckpointState.COMPLETED or each.state in MAY_BE_VISIBLE
             if each.plan is None or not is_visible or each.number < first:
