@@ -109,9 +109,7 @@ def _verify(sent: Sequence[_Sent], participant: str, connection: ConnectionInfo,
         if sink.strategy == "upsert":
             ledger = ledger_of({newest: sink}, connection.schema, delivered[-1].plan.pipeline, participant)
             table = _table(sink.table, connection.schema)
-            deletes = may_delete(
-                delivered, participant, lambda given: _table(given["table"], connection.schema), table
-            )
+            deletes = may_delete(delivered, participant, lambda given: _table(given["table"], connection.schema), table)
             return verify_upserts(report, session, target, sink, delivered, ledger, log, LIMITS, deletes)
         parts = _parts(sent, target, log)
         key = usable_key(session, target.table, {part.columns for part in parts})
