@@ -353,10 +353,11 @@ class _Member:
             assert pipeline.restart is not None  # it is a stream
             first = _first_try(self._context, self._group.retries or 0)
             if (failure := given_up(run.store, run.pipeline, run.run, self._group.task_id, first)) is not None:
+                begin = f"{failure.remedy} Then clear" if failure.remedy else "Clear"
                 self._given_up = NotDeliveredError(
                     f"the stream failed before in this run: {failure.message}",
                     code=failure.code or "group_failed",
-                    remedy=f"{failure.remedy} Then clear the task when it has ended, or trigger a new run.".lstrip(),
+                    remedy=f"{begin} the task when it has ended, or trigger a new run.",
                     pipeline=run.pipeline,
                 )
                 raise self._given_up

@@ -11,7 +11,7 @@ changed or deleted rows since.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -44,7 +44,7 @@ class Delivered:
     """A planned number and what proves its delivery to one participant (None: not proven).
 
     `before` is the proof of the participant's predecessor: where its part of a log begins. `others`: the participant's
-    plans of numbers after the first compared one that are not compared. They may have changed the same rows since.
+    plans from the first compared number on, of equal settings in a row one. They may have changed the same rows since.
     """
 
     plan: Plan
@@ -308,7 +308,7 @@ def _by_participant(
 ) -> dict[tuple[str, str], list[Delivered]]:
     """By name and kind of the participant: what went into one target is compared together, whatever the plans say."""
     groups: dict[tuple[str, str], list[Delivered]] = {}
-    others = _others(store, pipeline, {each.number for each in checkpoints})
+    others = _others(store, pipeline, min((each.number for each in checkpoints), default=0))
     for checkpoint in checkpoints:
         assert checkpoint.plan is not None  # `_is_there`
         for plan in checkpoint.plan.participants:
@@ -319,14 +319,14 @@ def _by_participant(
     return groups
 
 
-def _others(store: QueryLog, pipeline: str, compared: Collection[int]) -> dict[tuple[str, str], list[ParticipantPlan]]:
-    """Return plans that are not compared, and follow a compared one; of equal settings in a row, one."""
+def _others(store: QueryLog, pipeline: str, first: int) -> dict[tuple[str, str], list[ParticipantPlan]]:
+    """Return the plans from a number on, also compared ones; of equal settings in a row, one."""
     found: dict[tuple[str, str], list[ParticipantPlan]] = {}
-    first, before = min(compared, default=0), None
-    while page := store.checkpoints(pipeline, PAGE, before):
+    before, limit = None, min(PAGE, store.pipeline(pipeline).next_number - first)
+    while page := store.checkpoints(pipeline, limit, before):
         for each in page:
             is_visible = each.state is CheckpointState.COMPLETED or each.state in MAY_BE_VISIBLE
-            if each.plan is None or not is_visible or each.number < first or each.number in compared:
+            if each.plan is None or not is_visible or each.number < first:
                 continue
             for plan in each.plan.participants:
                 known = found.setdefault((plan.name, plan.kind), [])

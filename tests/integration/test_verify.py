@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -410,6 +410,19 @@ class TestUpsert:
         assert report.is_complete and (report.expected, report.differences) == (6, ())
         assert report.notes[1].startswith("2 keys are not known")
 
+    def test_updates_by_newer_checkpoints_count_as_unknown(self, world: MySqlWorld) -> None:
+        """Without deletes, too: a row that is lost is found, and an updated one is not known."""
+        world.use("upsert", change_column=None)
+        plans = []
+        for number, ids in enumerate(([1, 2, 3], [1]), start=1):
+            names = [f"of {number}"] * len(ids)
+            plans.append(world.plan(orders=pa.table({"id": pa.array(ids, pa.int32()), "name": names})))
+            world.deliver(plans[-1], 1, number)
+        world.sql("DELETE FROM orders WHERE id = 3")
+        report = self.report(world, plans[0])
+        assert [(d.file, d.samples) for d in report.differences] == [("rows that are not there", ("3, of 1",))]
+        assert report.notes[1].startswith("1 keys are not known")
+
     def test_verifying_the_newest_checkpoint_alone_finds_lost_rows(self, world: MySqlWorld) -> None:
         plans = self.three(world)
         world.sql("DELETE FROM orders WHERE id IN (1, 3)")
@@ -424,9 +437,26 @@ class TestUpsert:
         world.use("upsert", **KEYS)
         second = self.delivered(world, ("d", 1, None))
         assert [d.samples for d in self.report(world, first).differences] == [("1, a",)], "without deletes it is lost"
+        planned = first.participants + second.participants
+        for plans in [[first], [first, second]]:  # two groups, since their settings differ
+            delivered = [Delivered(plan, None, None, planned) for plan in plans]
+            report, *later = verify_mysql(delivered, plans[-1].participants[0], world.connection(), open_wal())
+            assert report.is_complete and report.notes[1].startswith("1 keys are not known")
+            assert all(each.is_complete for each in later) and len(later) == len(plans) - 1
+
+    def test_deletes_of_another_table_make_no_row_unknown(self, any_mysql_database: Database, tmp_path: Path) -> None:
+        world = make_mysql_world(any_mysql_database, tmp_path, orders=UPSERTED, stock=UPSERTED).use("upsert", **KEYS)
+        world.sinks["orders"] = replace(world.sinks["orders"], change_column=None)
+        rows = pa.table({"id": pa.array([1, 2], pa.int32()), "name": ["a", "b"]})
+        first = world.plan(orders=rows, stock=changes(("c", 1, "a")))
+        world.deliver(first, 1, 1)
+        second = world.plan(stock=changes(("d", 1, None)))
+        world.deliver(second, 1, 2)
+        world.sql("DELETE FROM orders WHERE id = 1")
         delivered = [Delivered(first, None, None, second.participants)]
-        [report] = verify_mysql(delivered, first.participants[0], world.connection(), open_wal())
-        assert report.is_complete and report.notes[1].startswith("1 keys are not known")
+        orders, stock = verify_mysql(delivered, first.participants[0], world.connection(), open_wal())
+        assert [d.samples for d in orders.differences] == [("1, a",)]
+        assert stock.is_complete and stock.notes[1].startswith("1 keys are not known")
 
     def test_one_that_is_in_doubt_lacks_what_it_did_not_change_yet(self, world: MySqlWorld) -> None:
         plans = self.three(world)

@@ -222,8 +222,14 @@ def blind_through(delivered: Sequence[Delivered], participant: str, last_deliver
     return max((one for one, following in pairwise(numbers) if before[following] != one), default=0)
 
 
-def may_delete(delivered: Sequence[Delivered], participant: str) -> bool:
-    """Return whether one of these deliveries, or one that is not compared, may delete rows (`change_column`)."""
+def may_delete(
+    delivered: Sequence[Delivered], participant: str, target: Callable[[Mapping[str, Any]], str], name: str
+) -> bool:
+    """Return whether these deliveries, or ones that are not compared, may delete rows of a target (`change_column`).
+
+    `target` names it by a sink's settings; `name` is its name.
+    """
     plans = [each.plan.participant(participant) for each in delivered]
     plans += [plan for each in delivered for plan in each.others]
-    return any(settings.get("change_column") for plan in plans for settings in plan.sinks.values())
+    settings = [given for plan in plans for given in plan.sinks.values()]
+    return any(given.get("change_column") and target(given) == name for given in settings)

@@ -154,10 +154,10 @@ class Connected(CatalogTable):
         if isinstance(error, FileNotFoundError) and ".metadata.json" in words:
             return SinkAccessError(
                 f"the catalog names a metadata file of {place} that is gone: {words}. The catalog was restored from a"
-                " backup, or the file was deleted.",
+                " backup, the file was deleted, or the warehouse is not mounted here.",
                 code="metadata_missing",
-                remedy="Point the catalog at the newest *.metadata.json in the table's folder, as docs/iceberg.md"
-                " shows. Then no row is lost.",
+                remedy="Make sure that this worker reaches the warehouse. Only if the file is really gone, point the"
+                " catalog at the right *.metadata.json, as docs/iceberg.md shows.",
                 table=place,
             )
         if _is_one_of(error, _SILENT):

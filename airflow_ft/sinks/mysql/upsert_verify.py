@@ -25,7 +25,6 @@ from airflow_ft.sinks.base.keyed_verify import (
     SAME,
     UNKNOWN,
     blind_through,
-    may_delete,
     notes,
 )
 from airflow_ft.sinks.mysql.catalog import Column
@@ -54,6 +53,7 @@ class _Comparison:
     columns: Sequence[Column]  # that all checkpoints have delivered
     numbers: Sequence[int]
     blind: int  # later deliveries than this are all compared
+    deletes: bool  # a delivery may delete rows
 
     @property
     def _keys(self) -> list[str]:
@@ -86,7 +86,7 @@ class _Comparison:
         if others := [column for column in self.columns if column.name.lower() not in keys]:
             equal += f" AND {digest('t', others)} = {digest('e', others)}"
         verdict = (
-            f"CASE WHEN {absent} AND e.{self._version} <= {self.blind} THEN '{UNKNOWN}'"
+            f"CASE WHEN {absent} AND e.{self._version} <= {self.blind if self.deletes else 0} THEN '{UNKNOWN}'"
             f" WHEN {absent} THEN '{LACKING}' WHEN {self._newer('e')} THEN '{UNKNOWN}'"
             f" WHEN {equal} THEN '{SAME}' ELSE '{CHANGED}' END"
         )
@@ -140,8 +140,12 @@ def verify_upserts(
     ledger: Ledger,
     wal: WalReader,
     limits: Limits,
+    deletes: bool,
 ) -> SinkReport:
-    """The report with the counts of keys. Raises what the server answers, and what reading the log raises."""
+    """The report with the counts of keys; `deletes`: a delivery may delete rows.
+
+    Raises what the server answers, and what reading the log raises.
+    """
     target = fit_target(session, target, sink)
     parts = _parts(delivered, target, wal)
     if not parts:
@@ -156,8 +160,8 @@ def verify_upserts(
         _replay(session, target, sink, number, reader, limits)
     columns = [column for name in common if (column := target.table.column(name)) is not None]
     numbers = [each.plan.number for each in delivered]
-    blind = _blind(session, ledger, delivered) if may_delete(delivered, ledger.participant) else 0
-    comparison = _Comparison(session, target, sink, columns, numbers, blind)
+    blind = _blind(session, ledger, delivered)
+    comparison = _Comparison(session, target, sink, columns, numbers, blind, deletes)
     counts = comparison.counts()
     there = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
     wrong = {place: keys for place, (keys, _) in sorted(counts.items()) if place[0] in DIFFERENCES}

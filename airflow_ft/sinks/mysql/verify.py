@@ -23,6 +23,7 @@ from airflow_ft.protocol.model import ParticipantPlan, canonical_json
 from airflow_ft.protocol.verify import Delivered, SinkReport, once
 from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.base.columns import Objection
+from airflow_ft.sinks.base.keyed_verify import may_delete
 from airflow_ft.sinks.mysql.comparison import Comparison, Part, usable_key
 from airflow_ft.sinks.mysql.failures import PRIVILEGE_MISSING, failure
 from airflow_ft.sinks.mysql.ledger import ledger_of
@@ -62,8 +63,12 @@ def _by_target(delivered: Sequence[Delivered], participant: str, schema: str) ->
         for name, given in plan.sinks.items():
             sink = MySqlSink.from_settings(plan.name, plan.strategy, dict(given))
             by_key = canonical_json([name, dict(given)]) if plan.strategy == "upsert" else ""
-            groups.setdefault((TableName.parse(sink.table).within(schema).sql, by_key), []).append((each, name, sink))
+            groups.setdefault((_table(sink.table, schema), by_key), []).append((each, name, sink))
     return list(groups.values())
+
+
+def _table(name: str, schema: str) -> str:
+    return TableName.parse(name).within(schema).sql
 
 
 def _report(sent: Sequence[_Sent], participant: str, connection: ConnectionInfo, log: DeliveredLog) -> SinkReport:
@@ -103,7 +108,9 @@ def _verify(sent: Sequence[_Sent], participant: str, connection: ConnectionInfo,
         report = _begun(sent, participant, target.table.name)
         if sink.strategy == "upsert":
             ledger = ledger_of({newest: sink}, connection.schema, delivered[-1].plan.pipeline, participant)
-            return verify_upserts(report, session, target, sink, delivered, ledger, log, LIMITS)
+            table = _table(sink.table, connection.schema)
+            deletes = may_delete(delivered, participant, lambda given: _table(given["table"], connection.schema), table)
+            return verify_upserts(report, session, target, sink, delivered, ledger, log, LIMITS, deletes)
         parts = _parts(sent, target, log)
         key = usable_key(session, target.table, {part.columns for part in parts})
         report = Comparison(session, target.table, key).report(report, parts)

@@ -8,9 +8,10 @@ with the session. Needs SELECT on the target and TEMPORARY on the database.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import psycopg2
 import pyarrow as pa
@@ -54,10 +55,12 @@ def verify(
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """
     log = DeliveredLog.of(wal, delivered)
-    sent = by_target(
-        delivered, plan.name, lambda given: PostgresSink.from_settings(plan.name, plan.strategy, given).table
-    )
+    sent = by_target(delivered, plan.name, lambda given: _table(plan, given))
     return [_translated(of_table, plan.name, table, connection, log) for table, of_table in sent.items()]
+
+
+def _table(plan: ParticipantPlan, given: Mapping[str, Any]) -> str:
+    return PostgresSink.from_settings(plan.name, plan.strategy, given).table
 
 
 def _translated(
@@ -111,7 +114,7 @@ def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session,
     session.run("SET LOCAL idle_in_transaction_session_timeout = 0")  # reading the log may take long
     if sink_of.strategy == "upsert":
         blind = 0
-        if may_delete(once(sent), participant):
+        if may_delete(once(sent), participant, lambda given: _table(last, given), name):
             ledger = ledger_of(session, {newest_sink: sink_of}, newest.plan.pipeline, participant)
             head = ledger.head() if ledger.exists() else None
             blind = blind_through(once(sent), participant, head.last_delivered if head is not None else None)

@@ -390,7 +390,9 @@ def test_a_row_that_a_later_number_may_delete_is_unknown(make: Make) -> None:
     world.predecessor = first.number
     second = world.plan(changes(("d", 1, None)))
     world.deliver(second)
-    for others, missing in (((), 1), (second.participants, 0)):
+    [plan] = second.participants
+    stock = replace(plan, sinks={name: {**given, "table": "stock"} for name, given in plan.sinks.items()})
+    for others, missing in (((), 1), ((stock,), 1), ((plan,), 0)):
         delivered = [Delivered(first, None, None, others)]
         [report] = verify.verify(delivered, first.participants[0], table.connection, open_wal())
         assert (report.missing, len(report.notes)) == (missing, 1 - missing)
