@@ -55,13 +55,14 @@ def check_xa(
         FencedError: a newer attempt has ended the branch of this one.
     """
     check_listing(session)
-    began = time.monotonic()
-    if not _try_branch(open_session, session, ledger, fence, nonce, limits, "COMMIT"):
-        head = ledger.on(session).head()
+    for _ in range(_TRIES):
+        began = time.monotonic()
+        if _try_branch(open_session, session, ledger, fence, nonce, limits, "COMMIT"):
+            return {"prepared, found and committed a branch in ms": round((time.monotonic() - began) * 1000, 1)}
+        head = ledger.on(session).head()  # a newer attempt ends the branch before it raises the head
         if head is not None:
             check_owner(head, fence)
-        raise _vanished()
-    return {"prepared, found and committed a branch in ms": round((time.monotonic() - began) * 1000, 1)}
+    raise _vanished()
 
 
 def try_xa(
