@@ -24,6 +24,7 @@ RESOURCE_EXCEEDED = 1226
 TOO_MANY_OF_THE_USER = 1203
 NO_SUCH_TABLE = 1146
 NOT_ALLOWED = 1142  # a privilege on the table
+NO_SUCH_SAVEPOINT = 1305
 NO_SUCH_THREAD = 1094
 OUT_OF_TIME = frozenset({1969, 3024})  # max_statement_time of MariaDB, max_execution_time of MySQL
 # 1148: not allowed (MySQL 5.7), 3948: disabled in the server (MySQL), 4166: in server or client (MariaDB).

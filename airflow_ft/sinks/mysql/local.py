@@ -37,7 +37,9 @@ class LocalParticipant(ServerParticipant):
     ) -> dict[str, int]:
         targets = self._fitting(db, plan, judge=True)
         self._sent = {"server": db.product, "connection": db.id, "path": self._path(db), **self._written(targets)}
-        return self._send_all(db, plan, readers, targets, dead_letters)
+        counts = self._send_all(db, plan, readers, targets, dead_letters)
+        db.require_begun()
+        return counts
 
     def _detail(self, plan: Plan, fence: Fence) -> dict[str, Any]:
         killed = {"killed": list(self._killed)} if self._killed else {}

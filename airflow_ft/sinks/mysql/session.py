@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.sinks.mysql import session_settings
 from airflow_ft.sinks.mysql.arguments import arguments, flag
-from airflow_ft.sinks.mysql.failures import Meaning, meaning
+from airflow_ft.sinks.mysql.failures import NO_SUCH_SAVEPOINT, Meaning, code_of, meaning
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.wire import WireConnection
 
@@ -279,11 +279,23 @@ class Session:
         self.run("SAVEPOINT airflow_ft_begin")
 
     def require_begun(self) -> None:
-        """Before `commit`: an error when the transaction that `begin` opened has ended unnoticed.
+        """SinkUnavailableError if the transaction that `begin` opened has ended unnoticed.
 
-        A proxy may switch to another connection. The marker would then be committed without its rows.
+        A proxy may go on with another connection, which may commit each statement by itself. So this must come before
+        the marker, which would count rows that are gone, and again before COMMIT.
         """
-        self.run("RELEASE SAVEPOINT airflow_ft_begin")
+        try:
+            self.run("RELEASE SAVEPOINT airflow_ft_begin")
+        except pymysql.err.MySQLError as error:
+            if code_of(error) != NO_SUCH_SAVEPOINT:
+                raise
+            raise SinkUnavailableError(
+                "the transaction ended before it was committed. A proxy or pool went on with another connection.",
+                code="server_unsupported",
+                remedy="Wait for the retry. If it fails too, connect to the server itself, or let the proxy keep one"
+                " connection for each session (ProxySQL: multiplexing off).",
+            ) from error
+        self.run("SAVEPOINT airflow_ft_begin")
 
     def commit(self) -> None:
         """COMMIT. An error leaves the outcome in doubt."""
