@@ -47,6 +47,7 @@ from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.recovery import recover
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.sweep import recover_all
+from airflow_ft.protocol.verify import lost_and_pruned
 from airflow_ft.sinks.files.staged import Staged
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.spark.savepoints.restoring import restore
@@ -526,6 +527,30 @@ def test_verify_names_lost_checkpoints_that_it_cannot_compare(shop: Shop) -> Non
         assert compared.is_exact and not lost.is_complete
         assert (lost.participant, lost.numbers, lost.error_code) == ("first", (2, 4), "rows_pruned")
         assert verifying.are_as_they_should(verifying.verify(_ada([]), store, "orders", [6]))
+
+
+@pytest.mark.parametrize(("joined", "lost"), [(4, [(4,)]), (5, [])])
+def test_verify_names_nothing_before_a_sink_joined(shop: Shop, joined: int, lost: list[tuple[int, ...]]) -> None:
+    for position in range(1, 8):
+        shop.deliver(position, "first", *["second"] * (position >= joined))
+    with closing(sqlite3.connect(shop.folder / "second.db")) as db:
+        db.executescript("DROP TABLE airflow_ft_head; DROP TABLE airflow_ft_ledger")
+    with closing(open_store(shop.store)) as store:
+        found = lost_and_pruned(store, "orders", participant_factory(server_connections))
+    assert [report.numbers for report in found] == lost
+
+
+def test_verify_names_nothing_that_went_past_a_sink(shop: Shop) -> None:
+    """The sink was left out for a time. It lost checkpoints whose rows are there, and verify compares them."""
+    shop.deliver(1, "first", "second")
+    shop.copy(file := shop.folder / "second.db")
+    for position in range(2, 5):
+        shop.deliver(position)
+    for position in range(5, 8):
+        shop.deliver(position, "first", "second")
+    shop.copy(file, back=True)
+    with closing(open_store(shop.store)) as store:
+        assert lost_and_pruned(store, "orders", participant_factory(server_connections)) == []
 
 
 def test_a_rewind_names_the_position_to_give_again(shop: Shop) -> None:
