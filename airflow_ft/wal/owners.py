@@ -30,7 +30,7 @@ from airflow_ft.wal.filesystem import FileSystem, filesystem
 PREFIX = ".airflow-ft-log-"
 REMEDY = (
     "Give each decision log its own `wal_root`, or its pipeline another name. If one of the logs is gone for good,"
-    " delete its file."
+    " delete its file. If the pipeline then halts for the files of that log, run `airflow ft resume`."
 )
 FORMAT = 1
 # Of Spark's locations also copies for a drain; the last form is a removal that was interrupted.
@@ -119,7 +119,8 @@ def _halt(
         " newest one.",
         code="log_behind_files",
         remedy=f"Bring back the newer decision log, then run `airflow ft resume {row.name}`. If it is gone for good,"
-        f" compare the sinks as docs/recovery.md says, then run `airflow ft adopt {row.name}`.",
+        f" compare the sinks as docs/recovery.md says, copy the folder, then run `airflow ft adopt {row.name}`. Runs"
+        " delete the newer files after that.",
         pipeline=row.name,
         path=folder,
         found=list(found),
