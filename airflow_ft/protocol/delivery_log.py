@@ -187,10 +187,12 @@ class DeliveryLog(EpochLog, Protocol):
         code: str = "",
         remedy: str = "",
         participants: Sequence[ParticipantPlan] = (),
+        found: tuple[int, ...] = (),
     ) -> None:
         """ACTIVE -> HALTED, by an error with this code, message and remedy. `code`: by default that of the reason.
 
-        `participants`: the sinks, if no plan names them. An adoption reads them.
+        `participants`: the sinks, if no plan names them. An adoption reads them. `found`: the newest
+        epoch and attempt in the write-ahead log. A resumed pipeline does not halt for them again.
 
         The first halt stays until `resume`. Another one is only logged.
         """

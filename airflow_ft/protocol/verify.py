@@ -207,26 +207,27 @@ def lost_and_pruned(store: QueryLog, pipeline: str, participants: ParticipantFac
     newest = next(iter(store.checkpoints(pipeline, 1, None, Only.COMPLETED)), None)
     if newest is None or newest.plan is None:
         return []
-    there = [segment.number for each in _still_there(store, pipeline) if each.plan for segment in each.plan.segments]
-    last = min([newest.number + 1, *there]) - 1
+    there = [plan for each in _still_there(store, pipeline) if each.plan for plan in each.plan.participants]
     reports = []
     for plan in newest.plan.participants:
         with suppress(AirflowFtError), closing(participants(plan)) as sink:  # the comparison names what is away
             if not plan.keeps_markers or isinstance(sink, Expiring):
                 continue
-            head = sink.head(pipeline)
-            first = 1 if head is None else head.number + 1
-            if first <= last and (head is None or head.installation == store.installation):
+            # Of its own numbers: it may have joined late, or been left out for a time.
+            before = (each.predecessor for each in there if (each.name, each.kind) == (plan.name, plan.kind))
+            last, head = next(before, newest.number), sink.head(pipeline)
+            reached = 0 if head is None else head.number
+            if reached < last and (head is None or head.installation == store.installation):
+                numbers = (last,) if head is None else (reached + 1, last)
+                after = "" if head is None else f"after {reached}, "
                 what = (
-                    f"checkpoints {first} to {last} were delivered. The sink has lost them, and their rows are pruned"
+                    f"checkpoints {after}up to {last} were delivered. The sink has lost them, and their rows are pruned"
                     " (num_retained)."
                 )
-                error = _refusal(pipeline, first, "rows_pruned", what)
+                error = _refusal(pipeline, numbers[0], "rows_pruned", what)
                 error.remedy = "See 'A sink or the log comes from a backup' in docs/recovery.md."
                 sinks = ", ".join(plan.sinks)
-                reports.append(
-                    SinkReport(plan.name, sinks, "", (first, last), 0, error=str(error), error_code=error.code)
-                )
+                reports.append(SinkReport(plan.name, sinks, "", numbers, 0, error=str(error), error_code=error.code))
     return reports
 
 

@@ -210,6 +210,7 @@ class EpochOperations:
         code: str = "",
         remedy: str = "",
         participants: Sequence[ParticipantPlan] = (),
+        found: tuple[int, ...] = (),
     ) -> None:
         """See `DeliveryLog.halt`."""
         halt = Halt(reason.value, code or reason.code, shown_text(message), shown_text(remedy))
@@ -222,6 +223,8 @@ class EpochOperations:
             detail: dict[str, object] = {"reason": halt.reason, "code": halt.code}
             if participants:
                 detail["participants"] = [each.to_json() for each in participants]
+            if found:
+                detail["found"] = list(found)
             write.event(EventKind.HALTED, halt.text, detail=detail)
 
     def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:

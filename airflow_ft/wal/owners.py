@@ -8,7 +8,7 @@ has written nothing; registering once more changes nothing.
 
 The attempts' folders also show that a log is older than its files, as after the restore of a backup. For a log gives
 out an epoch and an attempt before their folder is made. `known` is the newest attempt that was there when the log came,
-or that a person has been told of (`require_newest`). Such folders say nothing about the log.
+or at which a person resumed this very log (`require_newest`). Such folders say nothing about the log.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.delivery_log import DeliveryLog
 from airflow_ft.protocol.errors import StoreBehindSinkError
 from airflow_ft.protocol.model import ParticipantPlan, canonical_json
-from airflow_ft.protocol.pipelines import Pipeline
+from airflow_ft.protocol.overview import Noted
+from airflow_ft.protocol.pipelines import Pipeline, PipelineStatus
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 PREFIX = ".airflow-ft-log-"
 REMEDY = (
     "Give each decision log its own `wal_root`, or its pipeline another name. If one of the logs is gone for good,"
-    " delete its file."
+    " delete its file. If the pipeline then halts for the files of that log, run `airflow ft resume`."
 )
 FORMAT = 1
 # Of Spark's locations also copies for a drain; the last form is a removal that was interrupted.
@@ -76,7 +77,8 @@ def is_newer(files: FileSystem, folder: str, names: Iterable[str], than: Rank) -
 def require_newest(store: DeliveryLog, root: str, pipeline: str, participants: Sequence[ParticipantPlan] = ()) -> None:
     """Halt the pipeline if its folder has attempts that this decision log has not given out yet.
 
-    Says so once: afterwards a person has decided. Does nothing if another log uses the folder, too.
+    A log that was halted for them and resumed may continue: a person has decided. The log itself says so, since another
+    backup may be in its place meanwhile. Does nothing if another log uses the folder, too.
 
     Raises:
         StoreBehindSinkError: the decision log is older than its files.
@@ -89,7 +91,12 @@ def require_newest(store: DeliveryLog, root: str, pipeline: str, participants: S
         return
     row = store.pipeline(pipeline)  # read after the names: this log gives out a number before its folder is made
     if is_newer(files, folder, names, (row.epoch, row.last_attempt)):
-        _halt(store, files, files.uri(folder, own), row, newest_attempt(names), participants)
+        found = newest_attempt(names)
+        halt = store.noted(pipeline, Noted.HALTED)
+        told = () if halt is None else halt.detail.get("found", ())
+        if row.status is not PipelineStatus.ACTIVE or tuple(told) != found:
+            _halt(store, folder, row, found, participants)
+        files.replace(files.uri(folder, own), _text(store, found))
 
 
 def require_newest_files(store: DeliveryLog, pipeline: str) -> None:
@@ -101,25 +108,25 @@ def require_newest_files(store: DeliveryLog, pipeline: str) -> None:
 
 def _halt(
     store: DeliveryLog,
-    files: FileSystem,
-    where: str,
+    folder: str,
     row: Pipeline,
     found: Rank,
     participants: Sequence[ParticipantPlan],
 ) -> NoReturn:
     error = StoreBehindSinkError(
-        f"{where.rpartition('/')[0]} has files of epoch {found[0]}, attempt {found[1]}, but the decision log has only"
+        f"{folder} has files of epoch {found[0]}, attempt {found[1]}, but the decision log has only"
         f" reached epoch {row.epoch}, attempt {row.last_attempt}. The log was restored from a backup, or is not the"
         " newest one.",
         code="log_behind_files",
         remedy=f"Bring back the newer decision log, then run `airflow ft resume {row.name}`. If it is gone for good,"
-        f" compare the sinks as docs/recovery.md says, then run `airflow ft adopt {row.name}`.",
+        f" compare the sinks as docs/recovery.md says, copy the folder, then run `airflow ft adopt {row.name}`. Runs"
+        " delete the newer files after that.",
         pipeline=row.name,
-        path=where.rpartition("/")[0],
+        path=folder,
         found=list(found),
     )
-    store.halt(row.name, error.reason, error.headline, code=error.code, remedy=error.remedy, participants=participants)
-    files.replace(where, _text(store, found))
+    headline, code, remedy = error.headline, error.code, error.remedy
+    store.halt(row.name, error.reason, headline, code=code, remedy=remedy, participants=participants, found=found)
     raise error
 
 

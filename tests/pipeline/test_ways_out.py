@@ -47,6 +47,7 @@ from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.recovery import recover
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.sweep import recover_all
+from airflow_ft.protocol.verify import lost_and_pruned
 from airflow_ft.sinks.files.staged import Staged
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.spark.savepoints.restoring import restore
@@ -255,11 +256,12 @@ def test_recovery_notices_an_older_log_before_it_takes_an_epoch(shop: Shop) -> N
         )
         assert swept.error is not None and swept.error.code == "log_behind_files"
         assert store.pipeline("orders").epoch == epoch
-    for path in shop.folder.glob("wal/orders/.airflow-ft-log-*"):
-        path.write_text(json.dumps({"format": 1, "log": ""}))
-    shop.copy(shop.log, back=True)
+    shop.copy(shop.log, back=True)  # once more: nobody has decided about the older log
     with closing(open_store(shop.store)) as store, raises(StoreBehindSinkError, "log_behind_files"):
         pipelines.recover(_ada([]), store, "orders")
+    with closing(open_store(shop.store)) as store:
+        store.resume("orders", "ada")
+        owners.require_newest_files(store, "orders")  # she has decided
 
 
 def test_the_newer_log_finds_its_files_again(shop: Shop) -> None:
@@ -526,6 +528,30 @@ def test_verify_names_lost_checkpoints_that_it_cannot_compare(shop: Shop) -> Non
         assert compared.is_exact and not lost.is_complete
         assert (lost.participant, lost.numbers, lost.error_code) == ("first", (2, 4), "rows_pruned")
         assert verifying.are_as_they_should(verifying.verify(_ada([]), store, "orders", [6]))
+
+
+@pytest.mark.parametrize(("joined", "lost"), [(4, [(4,)]), (5, [])])
+def test_verify_names_nothing_before_a_sink_joined(shop: Shop, joined: int, lost: list[tuple[int, ...]]) -> None:
+    for position in range(1, 8):
+        shop.deliver(position, "first", *["second"] * (position >= joined))
+    with closing(sqlite3.connect(shop.folder / "second.db")) as db:
+        db.executescript("DROP TABLE airflow_ft_head; DROP TABLE airflow_ft_ledger")
+    with closing(open_store(shop.store)) as store:
+        found = lost_and_pruned(store, "orders", participant_factory(server_connections))
+    assert [report.numbers for report in found] == lost
+
+
+def test_verify_names_nothing_that_went_past_a_sink(shop: Shop) -> None:
+    """The sink was left out for a time. It lost checkpoints whose rows are there, and verify compares them."""
+    shop.deliver(1, "first", "second")
+    shop.copy(file := shop.folder / "second.db")
+    for position in range(2, 5):
+        shop.deliver(position)
+    for position in range(5, 8):
+        shop.deliver(position, "first", "second")
+    shop.copy(file, back=True)
+    with closing(open_store(shop.store)) as store:
+        assert lost_and_pruned(store, "orders", participant_factory(server_connections)) == []
 
 
 def test_a_rewind_names_the_position_to_give_again(shop: Shop) -> None:

@@ -83,7 +83,7 @@ def adopt(args: Namespace) -> None:
                 " again. What a sink has lost is not: `airflow ft verify` names those rows."
             )
         for report in lost_and_pruned(store, args.pipeline, factory):
-            say(f"{report.participant}: {report.error}")
+            say(f"{report.participant}: {report.error} Note these numbers now: `verify` does not name them later.")
         sure(
             args,
             "Is the other decision log, or what a sink has lost, gone for good? The pipeline then continues with the"
