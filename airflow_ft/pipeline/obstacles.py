@@ -32,8 +32,11 @@ class Obstacles:
 
 def _obstacle(store: DecisionLog, pipeline: str) -> str:
     try:
-        require_known(store, pipeline)
-        overview = store.overview(pipeline)
+        try:
+            overview = store.overview(pipeline)
+        except KeyError:
+            require_known(store, pipeline)  # looks at all pipelines for one of a similar name
+            return ""  # it has come just now
         if overview.condition not in _NEED_A_PERSON:
             return ""
         return f"pipeline {pipeline} is {overview.condition.words}: {explained(store, overview).text}"

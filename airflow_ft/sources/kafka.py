@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -231,8 +232,7 @@ class KafkaSource:
         A time of `pipeline_params` is taken, because a person gives it.
         """
         template = declared.starting_offsets
-        is_of_form = isinstance(template, str) and template.startswith(FORM_START)
-        if is_template(template) and not is_of_form and isinstance(self.starting_offsets, datetime):
+        if is_template(template) and not _is_of_form(template) and isinstance(self.starting_offsets, datetime):
             raise _invalid(
                 "starting_offsets",
                 f"starting_offsets of KafkaSource is a time that this run has rendered: {self.starting_offsets}.",
@@ -353,3 +353,13 @@ def _invalid(argument: str, what: str, remedy: str) -> ConfigurationError:
 def to_milliseconds(time: datetime) -> int:
     """Return milliseconds since 1970, rounded up."""
     return -((_EPOCH - time) // timedelta(milliseconds=1))
+
+
+def _is_of_form(template: object) -> bool:
+    """Return whether only a person's entry in the form can make it a time: otherwise it gives the declared start."""
+    if not (isinstance(template, str) and template.startswith(FORM_START)):
+        return False
+    with suppress(ValueError, SyntaxError):
+        ast.literal_eval(template.removeprefix(FORM_START).removesuffix("}}").strip())
+        return True
+    return False

@@ -318,9 +318,12 @@ def test_bounds_and_starts_in_jinja_are_checked_once_rendered() -> None:
 
 
 @pytest.mark.parametrize("time", ["2026-11-24 00:00:00+00:00", dt.datetime(2026, 11, 24, tzinfo=dt.UTC)])
-def test_a_start_that_a_run_renders_may_be_no_time(time: Any) -> None:
+@pytest.mark.parametrize(
+    "template", ["{{ data_interval_start }}", "{{ params.get('starting_offsets') or data_interval_start }}"]
+)
+def test_a_start_that_a_run_renders_may_be_no_time(time: Any, template: str) -> None:
     """A run that fails before it publishes would leave its records to no one: the next run renders a later time."""
-    declared = KafkaSource(topics=["a"], starting_offsets="{{ data_interval_start }}")
+    declared = KafkaSource(topics=["a"], starting_offsets=template)
 
     def rendered(start: Any) -> KafkaSource:
         return rebuild({"a": declared}, {"a": {**plain(declared), "starting_offsets": start}}, kind="source")["a"]

@@ -72,7 +72,10 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
         own = {name: value for name, value in given.items() if value not in (None, "")}
         if unknown := sorted(own.keys() - _IN_OBJECT):
             raise ValueError(f"ssl has {', '.join(unknown)}")
-        if not mode and own.keys() & {"ca", "capath"}:
+        in_object = bool(own.keys() & {"ca", "capath"})
+        if mode == "PREFERRED" and (in_object or (settings and "ca" in named)):
+            raise ValueError("ssl_mode PREFERRED verifies nothing, but an authority is given")
+        if not mode and (in_object or (settings is True and "ca" in named)):
             mode = "VERIFY_IDENTITY"
         elif not mode and "ca" in named:  # as MySQL's own clients
             mode = "VERIFY_CA"

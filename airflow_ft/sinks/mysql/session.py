@@ -281,7 +281,7 @@ class Session:
     def require_begun(self) -> None:
         """SinkUnavailableError if the transaction that `begin` opened has ended unnoticed.
 
-        A proxy may go on with another connection, which may commit each statement by itself. So this must come before
+        A proxy may switch to another connection, which may commit each statement by itself. So this must come before
         the marker, which would count rows that are gone, and again before COMMIT.
         """
         try:
@@ -290,7 +290,7 @@ class Session:
             if code_of(error) != NO_SUCH_SAVEPOINT:
                 raise
             raise SinkUnavailableError(
-                "the transaction ended before it was committed. A proxy or pool went on with another connection.",
+                "the transaction ended before it was committed. A proxy or pool switched to another connection.",
                 code="server_unsupported",
                 remedy="Wait for the retry. If it fails too, connect to the server itself, or let the proxy keep one"
                 " connection for each session (ProxySQL: multiplexing off).",

@@ -47,7 +47,7 @@ def test_connection_extras_reach_the_driver() -> None:
         ({"ssl_mode": "REQUIRED"}, False, False),
         ({"ssl": {"cipher": "DEFAULT"}}, True, False),
         ({"ssl": {}}, True, False),
-        ({"ssl": True}, True, False),
+        ({"ssl": True}, True, True),
         ({"ssl": {"ca": certifi.where()}}, True, True),
         ({"ssl": {"ca": certifi.where()}, "ssl_mode": "VERIFY_CA"}, True, False),
         ({"ssl": {"cipher": "DEFAULT"}, "ssl_mode": "VERIFY_IDENTITY"}, True, True),
@@ -85,6 +85,9 @@ def test_the_systems_authorities_verify_a_name_by_themselves(extra: dict[str, ob
         {"ssl": {"ca": "/not/there"}},
         {"ssl_ca": "/not/there"},
         {"ssl_mode": "SOMETIMES"},
+        {"ssl_mode": "PREFERRED", "ssl": {"ca": certifi.where()}},
+        {"ssl_mode": "PREFERRED", "ssl": True, "ssl_ca": certifi.where()},
+        {"ssl_mode": "PREFERRED", "ssl": {"cipher": "DEFAULT"}, "ssl_ca": certifi.where()},
         {"ssl": 3},
     ],
 )
