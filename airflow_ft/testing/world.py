@@ -100,7 +100,7 @@ class Target(ABC):
             return
         with Proxy(0, self.connection.port, length=self.request_length) as proxy:
             proxy.arm(fate, skip)
-            yield replace(self.connection, host="127.0.0.1", port=proxy.port), lambda: proxy.struck
+            yield _through(proxy, self.connection), lambda: proxy.struck
 
     def request_length(self, sent: bytes) -> int:
         """Return the length of the first request in what a client has sent, for `losing` and `watching`.
@@ -125,7 +125,7 @@ class Target(ABC):
                 yield self.connection
             return
         with Proxy(0, self.connection.port, reached, self.request_length) as proxy:
-            yield replace(self.connection, host="127.0.0.1", port=proxy.port)
+            yield _through(proxy, self.connection)
 
     @contextmanager
     def failing(self, at: int, below: str) -> Iterator[tuple[ConnectionInfo, Callable[[], bool]] | None]:
@@ -346,6 +346,12 @@ class World:
         for participant in self.opened:
             participant.close()
         self.opened.clear()
+
+
+def _through(proxy: Proxy, connection: ConnectionInfo) -> ConnectionInfo:
+    """Return a connection to the proxy, with the scheme of the host: Iceberg's client uses https without one."""
+    scheme, separator, _ = connection.host.rpartition("://")
+    return replace(connection, host=f"{scheme}{separator}127.0.0.1", port=proxy.port)
 
 
 def _vote(plan: Plan, attempt: int, notes: Mapping[str, Any]) -> Vote:
