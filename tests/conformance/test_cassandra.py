@@ -16,7 +16,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.cassandra.server import opened
 from airflow_ft.sinks.cassandra.spec import CassandraSink
-from airflow_ft.testing import Pairs, ParticipantConformance, Target, Upserts, Values, conformance
+from airflow_ft.testing import Pairs, ParticipantConformance, Target, Upserts, Values, deliveries
 from airflow_ft.testing.world import World
 from tests.conformance.values import CLOCK, FINITE, LATE_MOMENT, MICRO, MOMENTS, NOT_FINITE, UTC_MICRO, without
 from tools.servers import Cassandra
@@ -166,5 +166,5 @@ class TestCassandra(ParticipantConformance):
     @pytest.mark.timeout(1_200)
     def test_memory_does_not_grow_with_rows(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[override]
         """A million rows take too long on a small server."""
-        monkeypatch.setattr(conformance, "_MANY_ROWS", (20_000, 200_000))
+        monkeypatch.setattr(deliveries, "_MANY_ROWS", (20_000, 200_000))
         super().test_memory_does_not_grow_with_rows(world)
