@@ -46,6 +46,12 @@ def latency(bench: Bench) -> list[Comparison]:
     return [*found, runs.with_state(0.50), runs.with_state(0.95)]
 
 
+def fast(bench: Bench) -> list[Comparison]:
+    """Ours as fast as it goes against plain Spark with a transaction and without one. Needs no Flink."""
+    runs = _Runs(bench, RATES[0], flink_stream(bench))
+    return [runs.in_transactions(0.50), runs.in_transactions(0.95)]
+
+
 @dataclass
 class _Runs:
     """Streams at one rate. A run gives all of a contender's percentiles."""
@@ -87,6 +93,27 @@ class _Runs:
             unit="ms",
         )
 
+    def in_transactions(self, part: float) -> Comparison:
+        """Of one percentile, as fast as Spark goes."""
+        ours, hand = "airflow-ft, as fast as it goes", "Spark with a transaction for each micro-batch (by hand)"
+        alone = "Spark's own writer, as fast as it goes (at least once)"
+        contenders = [
+            Contender(ours, lambda: self._cost(ours, part, lambda: self._ours(0.0)), warm_up=0),
+            Contender(hand, lambda: self._cost(hand, part, lambda: self._spark(0.0, by_hand=True)), warm_up=0),
+            Contender(alone, lambda: self._cost(alone, part, lambda: self._spark(0.0)), warm_up=0),
+        ]
+        name = f"p{part:.0%}".rstrip("%")
+        return Comparison(
+            f"latency/{self.rate}/transactions/{name}",
+            f"Kafka -> Kafka, as fast as it goes, {self.rate:,} records a second: {name} until it is read committed",
+            contenders,
+            [
+                Claim(f"{name} of latency against a transaction by hand, {self.rate:,} a second", ours, (hand,), None),
+                Claim(f"{name} of latency against Spark's own writer, as fast as it goes", ours, (alone,), None),
+            ],
+            unit="ms",
+        )
+
     def with_state(self, part: float) -> Comparison:
         """Of one percentile of jobs that keep each number in RocksDB."""
         ours, alone = "airflow-ft, with state, as fast as it goes", "Spark's own writer, with state, as fast as it goes"
@@ -123,8 +150,8 @@ class _Runs:
             say(f"    {stream.report}")
             return found
 
-    def _spark(self, interval: float = 1.0, *, state: bool = False) -> list[float]:
-        """What a user has without this package: no transaction, no log, one query."""
+    def _spark(self, interval: float = 1.0, *, state: bool = False, by_hand: bool = False) -> list[float]:
+        """What a user has without this package: one query, no log, and a transaction only `by_hand`."""
         with topics(self.bench) as (source, target):
             folder = self.bench.folder / target
             folder.mkdir()
@@ -135,6 +162,7 @@ class _Runs:
                 "folder": str(folder),
                 "interval": interval,
                 "state": state,
+                "by_hand": by_hand,
                 "conf": STATE if state else {},
             }
             process = start_module("benchmarks.plain_stream", json.dumps(given), folder / "log")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.spark.process import die_with_parent
+from benchmarks.by_hand import Transactions
 from benchmarks.job import Distinct, Passing
 from benchmarks.pipeline import SPARK_CONF, spark_jars
 
@@ -21,7 +22,7 @@ def main() -> None:
 
     `interval`: every so many seconds. Without it: what is there, then what is there when the file `filled` is, and how
     long that took goes into the file `seconds`; in slices of `per_slice` records, if that is given.
-    With `state` each number once; else all records.
+    With `state` each number once; else all records. `by_hand`: in a transaction for each micro-batch.
     """
     given: dict[str, Any] = json.load(sys.stdin)
     die_with_parent()
@@ -53,11 +54,11 @@ def _writer(given: dict[str, Any]) -> DataStreamWriter:
     if per_slice := given.get("per_slice"):
         source = source.option("maxOffsetsPerTrigger", per_slice)
     rows = (Distinct() if given.get("state") else Passing()).transform(spark, {"rows": source.load()})
-    return (
-        rows.select(F.to_json(F.struct("n", "at")).alias("value"))
-        .writeStream.format("kafka")
-        .options(topic=given["to"], checkpointLocation=f"{given['folder']}/checkpoint", **kafka)
-    )
+    records = rows.select(F.to_json(F.struct("n", "at")).alias("value"))
+    writer = records.writeStream.option("checkpointLocation", f"{given['folder']}/checkpoint")
+    if given.get("by_hand"):
+        return writer.foreachBatch(Transactions(given["bootstrap"], given["to"]))
+    return writer.format("kafka").options(topic=given["to"], **kafka)
 
 
 if __name__ == "__main__":

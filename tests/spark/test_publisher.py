@@ -53,6 +53,7 @@ class World:
         committed: Callable[[int], bool] | None = None,
         remote: bool = False,
         ahead: Callable[[], None] | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> Publisher:
         """`durable`: what comes of making Spark's location durable."""
         epoch = take_epoch(self.store, "p", Worker().lease(), "test", lease_seconds=0.0)
@@ -82,6 +83,7 @@ class World:
             committed=committed or self.commits.__contains__,
             durable=make_durable,
             ahead=ahead,
+            check=check,
             position=lambda batch: SparkPosition("file:///loc", batch),
             stop=self.stopped.append,
             remote=remote,
@@ -239,15 +241,49 @@ def test_a_batch_that_spark_failed_on_is_aborted_at_once(world: World) -> None:
     assert world.store.checkpoint("p", 1).reason is AbortReason.STAGE_FAILED
 
 
-def test_a_batch_is_not_published_if_a_source_has_lost_records(world: World) -> None:
-    publisher = world.publisher(durable=DataLossError("topic orders was recreated"))
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_batch_is_not_published_if_a_source_has_lost_records(world: World, sealed: bool) -> None:
+    may_end = threading.Event()
+
+    def seal() -> Segment:
+        require(sealed or may_end.wait(10))
+        return _segment(1)
+
+    def check() -> None:
+        raise DataLossError("topic orders was recreated")
+
+    publisher = world.publisher(check=check)
     publisher.begin(0)
-    publisher.written(_sealing(1), {})
     world.commits.add(0)
+    publisher.written(seal, {})
     with pytest.raises(DataLossError):
         publisher.settle()
     publisher.close(publisher.failure)  # type: ignore[arg-type]
+    may_end.set()
     assert world.store.checkpoint("p", 1).reason is AbortReason.DATA_LOSS
+    assert world.store.pipeline("p").last_published == 0
+
+
+def test_sources_are_checked_while_spark_commits(world: World) -> None:
+    """Not before the rows are written: until then they are being read. A batch is not published without the check."""
+    checked, may_end = threading.Event(), threading.Event()
+
+    def check() -> None:
+        checked.set()
+        require(may_end.wait(10))
+
+    publisher = world.publisher(check=check)
+    publisher.begin(0)
+    assert not checked.wait(0.1), "its rows are still being read"
+    publisher.written(_sealing(1), {})
+    assert checked.wait(10), "before Spark has committed"
+    world.commits.add(0)
+    time.sleep(0.1)  # time in which a wrong implementation would publish
+    assert world.states() == {1: CheckpointState.TRIGGERED}
+    may_end.set()
+    publisher.settle()
+    assert world.states() == {1: CheckpointState.STAGED}
+    publisher.close()
 
 
 @pytest.mark.parametrize("where", ["seal", "location", "ahead"])

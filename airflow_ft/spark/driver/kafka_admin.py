@@ -37,6 +37,7 @@ class TopicAdmin:
         self._jvm: Any = spark._jvm
         self._name, self._source, self._connection = name, source, connection
         self._client: Any = None
+        self._unit: Any = None  # kept: to look it up takes five of py4j's calls, and each micro-batch asks twice
         self._is_closed = False
         self._ends: tuple[Sequence[str], float, Any] | None = None  # topics, when they were looked at, what is asked
 
@@ -159,8 +160,9 @@ class TopicAdmin:
                         code="stage_failed",
                         source=self._name,
                     )
+                self._unit = self._jvm.java.util.concurrent.TimeUnit.SECONDS
                 self._client = self._connect()
-            return ask(self._client, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
+            return ask(self._client, self._unit)
         except Py4JJavaError as error:
             cause = error.java_exception.getCause() or error.java_exception
             kind = str(cause.getClass().getSimpleName())

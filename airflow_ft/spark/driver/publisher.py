@@ -56,6 +56,7 @@ class _Open:
     ahead: Future[None] | None
     seal: Callable[[], Segment] | None = None
     sealing: Future[Segment] | None = None
+    is_checked: bool = False  # its sources are still those of which it was read
     segment: Segment | None = None
     positions: Mapping[str, Any] | None = None
     as_of: datetime | None = None
@@ -99,12 +100,13 @@ class PublishedCounts:
 class Publisher:
     """Assigns numbers and publishes them in order; at most one is open.
 
-    `committed(batch)` returns whether Spark has committed the batch. `durable()` makes Spark's location durable and
-    does other work that publication requires. `ahead()`, called while a batch is computed, makes durable what is there
-    already. `position(batch)` is Spark's position after it (None: a static job, or a
-    drain, which nothing continues). `remote`: `committed` asks a server. `stop(failure)` is called once, from the
-    thread, when the attempt must end. `application` is Spark's id of this one. `last_batch` is the last one with a
-    position, published under `last_number`; `last_read` is the last number that has read anything, with its positions.
+    `committed(batch)` returns whether Spark has committed the batch. `durable()` makes Spark's location durable.
+    `ahead()`, called while a batch is computed, makes durable what is there already. `check()` raises if the sources
+    are no longer those of which the batch was read; it is called when the rows are written, while Spark commits the
+    batch. `position(batch)` is Spark's position after it (None: a static job, or a drain, which nothing continues).
+    `remote`: `committed` asks a server. `stop(failure)` is called once, from the thread, when the attempt must end.
+    `application` is Spark's id of this one. `last_batch` is the last one with a position, published under
+    `last_number`; `last_read` is the last number that has read anything, with its positions.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Publisher:
         committed: Callable[[int], bool],
         durable: Callable[[], None],
         ahead: Callable[[], None] | None = None,
+        check: Callable[[], None] = lambda: None,
         position: Callable[[int], SparkPosition | None],
         stop: Callable[[BaseException], None],
         counts: PublishedCounts | None = None,
@@ -124,7 +127,7 @@ class Publisher:
         self._first_pause, self._longest_pause = REMOTE_POLL_SECONDS if remote else (POLL_SECONDS, POLL_SECONDS)
         self._store, self._request, self._application = store, request, application
         self._committed, self._durable, self._position, self._stop = committed, durable, position, stop
-        self._ahead = ahead
+        self._ahead, self._check = ahead, check
         self._changed = threading.Condition()
         self._open: _Open | None = None
         self._closed = False
@@ -205,7 +208,7 @@ class Publisher:
             return
         known = failure if isinstance(failure, AirflowFtError) else cause
         reason = AbortReason.ATTEMPT_ENDED if known is None else known.abort_reason
-        if failure is not None and now.sealing is not None and now.segment is None and not isinstance(known, JobError):
+        if failure is not None and now.is_checked and now.segment is None and not isinstance(known, JobError):
             reason = AbortReason.SEAL_FAILED
         self._abort(now, reason, self._request.redactor()(known.what if known else "the attempt ended"))
 
@@ -231,6 +234,8 @@ class Publisher:
                     continue
                 if now.seal is not None and now.sealing is None:
                     now.sealing = beside(now.seal, "seal")  # a hung disk must not stop the clock
+                    self._check()
+                    now.is_checked = True
                 if now.sealing is not None and now.segment is None and now.sealing.done():
                     now.segment = self._sealed(now, now.sealing)
                     now.end("seal")

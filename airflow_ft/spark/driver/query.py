@@ -114,8 +114,9 @@ class Query:
             store,
             request,
             committed=lambda batch: (self._terminal or location).is_committed(batch),
-            durable=self._publishable,
+            durable=self._durable,
             ahead=None if is_remote(location.uri) else self._durable.ahead,
+            check=topics.check,
             position=lambda batch: None if self._terminal else location.position(batch),
             stop=stop,
             counts=run.counts,
@@ -387,7 +388,3 @@ class Query:
     def _record_read(self, as_of: datetime) -> None:
         self._knew = time.monotonic()
         self._store.read_all(self._request.pipeline, self._request.epoch, self._request.run, as_of)
-
-    def _publishable(self) -> None:
-        self._durable()
-        self._topics.check()

@@ -2,8 +2,8 @@
 
 A topic's id (KIP-516) distinguishes it from any other topic of the same name. The ids are part of the position:
 Spark's location has them beside the offsets (`airflow_ft.spark.state.status`), and each checkpoint for people. They
-are compared when an attempt begins, and again before each publication. Equal ids before and after reading prove that
-the records are those of the topic that the offsets count.
+are compared when an attempt begins, and again for each batch between its last row and its publication. Equal ids
+before and after reading prove that the records are those of the topic that the offsets count.
 
 | the topic's id | `fail_on_data_loss` | without it |
 | --- | --- | --- |
@@ -136,7 +136,7 @@ class Topics:
         return found
 
     def check(self) -> None:
-        """Raises unless the topics of the batch that is computed are still the same: before its publication."""
+        """Raise unless the topics of a batch whose rows are written are still the same. Call it before publication."""
         if (error := self._loss_of(self._reading)) is not None:
             raise error
 
