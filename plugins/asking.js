@@ -94,14 +94,15 @@ export async function ask(path, body) {
 }
 
 /**
- * What is at an address: asked for when that changes, by `reload`, and, when `live`, every 5 s while the page is visible.
+ * What is at an address: asked for when that changes, by `reload`, and, when `live`, every 5 s while the page is visible,
+ * up to an answer that is `final`.
  * An error leaves what was there, and so does an answer that takes long: then that is the error.
  * @template {Route} R
  * @param {Address<R>} path
- * @param {{ live?: boolean }} [how]
+ * @param {{ live?: boolean, final?: (data: Answer<R>) => boolean }} [how]
  * @returns {Answered<Answer<R>>}
  */
-export function useAnswer(path, { live = false } = {}) {
+export function useAnswer(path, { live = false, final = () => false } = {}) {
   const [times, setTimes] = useState(0);
   const wanted = `${times} ${path}`;
   const [found, setFound] = useState({
@@ -110,8 +111,9 @@ export function useAnswer(path, { live = false } = {}) {
   useEffect(() => {
     let stopped = false;
     let asking = false;
+    let ended = false;
     async function look() {
-      if (asking || (live && document.hidden)) return;
+      if (asking || ended || (live && document.hidden)) return;
       asking = true;
       /** @type {(error: string) => void} */
       const showError = (error) => {
@@ -120,6 +122,7 @@ export function useAnswer(path, { live = false } = {}) {
       const slow = setTimeout(() => showError(say.slow), SLOW);
       try {
         const data = await ask(path);
+        ended = final(data);
         if (!stopped) setFound({ path, data, error: "", of: wanted });
       } catch (problem) {
         showError(wordsOf(problem));

@@ -68,9 +68,12 @@ function took(checkpoint) {
   return completed && finalised ? [...found, fill(say.confirm, { time: lasted((Date.parse(finalised) - Date.parse(completed)) / 1000) })] : found;
 }
 
+/** @param {Schemas["CheckpointWhole"]} checkpoint */
+const isFinal = ({ state, finalised_at: finalised }) => state === "COMPLETED" && Boolean(finalised);
+
 /** @param {{ pipeline: string, number: number, only?: (checkpoint: Checkpoint) => void }} props */
 function Whole({ pipeline, number, only }) {
-  const { data, error } = useAnswer(route(CHECKPOINT, { name: pipeline, number }), { live: true });
+  const { data, error } = useAnswer(route(CHECKPOINT, { name: pipeline, number }), { live: true, final: isFinal });
   const [made, setMade] = useState(false);
   if (data === null) return h(Pending, { data, error });
   const run = data.dag_id.startsWith("python:") ? fill(say.ofProgram, { run_id: data.run_id })
@@ -154,7 +157,7 @@ function Row({ pipeline, checkpoint, columns, longest, only }) {
         key: title, style: isNumber ? numeric : title === SHOWN.sinks[0] ? { ...wide, minWidth: "6rem" } : cell,
       }, shown(checkpoint, longest)))),
     open && h("tr", null,
-      h("td", { colSpan: columns.length + 2, style: { padding: "0 12px 8px 32px" } }, h(Whole, { pipeline, number: checkpoint.number, only }))));
+      h("td", { colSpan: columns.length + 2, style: { padding: "0 12px 8px 32px" } }, h(Whole, { key: checkpoint.state, pipeline, number: checkpoint.number, only }))));
 }
 
 /**

@@ -27,7 +27,7 @@ from airflow_ft.protocol.arguments import (
     standard_time,
     wrong,
 )
-from airflow_ft.protocol.errors import AirflowFtError, FoundProblemsError
+from airflow_ft.protocol.errors import AirflowFtError, FoundProblemsError, StoreUnavailableError
 from airflow_ft.protocol.judging import judge
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.problems import URGENT, Problem, problems
@@ -136,11 +136,15 @@ class ProblemNotifier(BaseNotifier):
             )
 
     def _unexplained(self, context: Context, found: Collection[Problem]) -> list[Problem]:
-        """Return the error of a recovery that has failed for further pipelines; none if only some are to be reported.
+        """Return the task's own error, as far as the decision log does not know it.
 
-        It knows more than the decision log: that a package is missing, a file lost, or that its own `patience` is over.
+        - The decision log did not answer when the task failed, so it has no failure, or that of an earlier run.
+        - A recovery has failed for further pipelines: a package is missing, a file is lost, or its own `patience` is
+          over. Not if only some pipelines or conditions are to be reported.
         """
         error = getattr(context.get("exception"), "__context__", None)
+        if isinstance(error, StoreUnavailableError):
+            return [_unstored(error, context)] if Condition.FAILED in self.conditions else []
         if (
             self.pipelines is not None
             or set(self.conditions) != set(URGENT)
@@ -195,6 +199,15 @@ def _as_failed(overview: Overview, context: Context) -> Overview:
 
 def _of_error(error: AirflowFtError) -> Problem:
     return Problem("", None, error.headline, error.remedy)
+
+
+def _unstored(error: AirflowFtError, context: Context) -> Problem:
+    """Return the failure of the callback's task, which names its pipeline if it has a single one."""
+    task: Any = context.get("task")
+    names = [name for name, _ in names_of(task) if isinstance(name, str) and not is_template(name)]
+    if len(names) != 1:
+        return _of_error(error)
+    return Problem(names[0], Condition.FAILED, f"the task {task.task_id} failed: {error.what}", error.remedy)
 
 
 def _time(value: timedelta | float | None) -> timedelta | None:

@@ -20,13 +20,13 @@ from airflow_ft.operators.place import check_place, check_pulls, names_of, own_s
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.pipeline.retries import USUAL, task_retries
-from airflow_ft.pipeline.runs import run_is_idle, run_of, standard_utc, task_of, test_command, were_skipped
+from airflow_ft.pipeline.runs import run_is_idle, run_of, standard_utc, task_of, task_states, test_command, were_skipped
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
 from airflow_ft.pipeline.templates import declared_name
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_type, is_template
 from airflow_ft.protocol.config import check_name
-from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, TurnHeldError
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, FoundProblemsError, TurnHeldError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.restart import RestartStrategy
 
@@ -100,10 +100,10 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
         try:
             spec = self._noting_rendered(context)
             if spec.is_dry_run:
-                return self.rehearse(spec)
+                return self.rehearse(spec, context)
             if command := test_command(context):
                 self.log.warning(A_TEST, command, settings.SECTION)
-                return self.rehearse(spec)
+                return self.rehearse(spec, context)
             with self.run_context(context) as run:
                 try:
                     return self.step(spec, run, context)
@@ -194,24 +194,41 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
             row = run.store.run(run.pipeline, run.run)
             if row is not None and (row.staged or row.stage_began is not None):
                 return
-        before = self.get_flat_relative_ids(upstream=True)
-        begins = [
+        begins = self._begins()
+        if were_skipped(run.run, begins):
+            with suppress(KeyError):
+                run.store.leave_turn(run.pipeline, run.run)
+            raise AirflowSkipException(f"Airflow skipped {' and '.join(begins)} in this run")
+
+    def rehearse(self, spec: PipelineSpec, context: Context) -> Any:
+        """Run the task's part of a dry run or a test run. A task without one is skipped, and so are tasks behind the
+        pipeline.
+
+        Raises:
+            FoundProblemsError: the dry run failed in an earlier task, and the trigger rule ignores that. A skipped last
+                task would end the DAG run as successful.
+        """
+        states = task_states(run_of(context), begins) if (begins := self._begins()) else {}
+        if failed := [each for each, state in states.items() if state in ("failed", "upstream_failed")]:
+            self.on_failure_callback, self.email_on_failure = [], False  # the failed task has called its own
+            raise FoundProblemsError(
+                f"the dry run failed in {', '.join(failed)}.",
+                remedy=f"Read the last lines in the log of {failed[0]}. They say why, and what to do.",
+                pipeline=spec.pipeline,
+                tasks=failed,
+            )
+        raise AirflowSkipException(f"{spec.pipeline}: a dry run delivers nothing")
+
+    def _begins(self) -> list[str]:
+        """Return the tasks `recover` and `stage` of its pipeline that are before it in the DAG."""
+        before = self.get_flat_relative_ids(upstream=True) if self.get_dag() is not None else ()
+        return [
             task.task_id
             for task in tasks_beside(self)
             if getattr(task, "role", "") in ("recover", "stage")
             and task.task_id in before
             and (self.spec.pipeline, self.spec.suffix) in names_of(task)
         ]
-        if were_skipped(run.run, begins):
-            with suppress(KeyError):
-                run.store.leave_turn(run.pipeline, run.run)
-            raise AirflowSkipException(f"Airflow skipped {' and '.join(begins)} in this run")
-
-    def rehearse(self, spec: PipelineSpec) -> Any:
-        """Run the task's part of a dry run or a test run. A task without one is skipped, and so are tasks behind the
-        pipeline.
-        """
-        raise AirflowSkipException(f"{spec.pipeline}: a dry run delivers nothing")
 
     def run_context(self, context: Context) -> AbstractContextManager[steps.Context[DecisionLog]]:
         """This task's run, with the decision log open for the duration of the block."""

@@ -59,6 +59,7 @@ class DoctorOperator(CheckpointOperator):
     def _examine(self) -> list[dict[str, str]]:
         from airflow_ft.pipeline.actions.examining import require
         from airflow_ft.pipeline.doctor import Patient, examine, module_of
+        from airflow_ft.pipeline.output_mode import declared_mode
 
         spec = self.rendered()
         delivery, spark = delivery_context(spec), spark_settings(spec)
@@ -69,6 +70,7 @@ class DoctorOperator(CheckpointOperator):
             delivery.plan(spec.sinks, spec.commit_point),
             spec.sources,
             job=module_of(spec.job),
+            output_mode=declared_mode(spec.job),
             computes=not spec.is_external,
             dag_file=self.dag_file,
         )

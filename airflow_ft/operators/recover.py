@@ -93,7 +93,7 @@ class RecoverOperator(CheckpointOperator):
     def _key(self, context: Context) -> str:
         return f"airflow_ft_waited_{first_try(context, self.retries)}"  # a task that is cleared waits as long again
 
-    def rehearse(self, spec: PipelineSpec) -> Any:
+    def rehearse(self, spec: PipelineSpec, context: Context) -> Any:
         """Nothing: a dry run beside other runs changes nothing of theirs."""
         self.outlets = []
         return {"completed": []}

@@ -75,7 +75,7 @@ class StageOperator(CheckpointOperator):
         """Stages; see `airflow_ft.pipeline.steps`."""
         return pipeline_steps.stage(resolve(spec, self.spec), run, task_connections, self._remember)
 
-    def rehearse(self, spec: PipelineSpec) -> Any:
+    def rehearse(self, spec: PipelineSpec, context: Context) -> Any:
         """Compute and log what would be delivered.
 
         Shows rows only if the author asks for them: more people may read logs than the tables.

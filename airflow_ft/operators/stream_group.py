@@ -127,7 +127,7 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
             if command := test_command(context):
                 self.log.warning(A_TEST, command, settings.SECTION)
             if command or any(stream.spec.is_dry_run for stream in streams):
-                return {stream.pipeline: self._rehearse(stream) for stream in streams}
+                return self._rehearse(streams)
             return self._run(streams, context)
         except AirflowFtError as error:
             dag = self.get_dag()
@@ -157,14 +157,25 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
         for spec, fields in zip(self.specs, self.streams, strict=True):
             yield _Stream(self, spec, fields)
 
-    def _rehearse(self, stream: _Stream) -> Any:
+    def _rehearse(self, streams: Sequence[_Stream]) -> Any:
+        """Run the dry run of each stream. Fail at the end if one of them failed, or a sink would refuse its rows."""
+        from airflow_ft.pipeline.actions.examining import require
         from airflow_ft.pipeline.dry_run import rehearse
 
         self.outlets = []
-        found = rehearse(resolve(stream.spec), task_connections, samples=stream.spec.dry_run_samples)
-        for line in found.lines():
-            self.log.info("[%s] %s", stream.pipeline, line)
-        return found.to_json()
+        results: dict[str, Any] = {}
+        errors: dict[str, AirflowFtError] = {}
+        for stream in streams:
+            try:
+                found = rehearse(resolve(stream.spec), task_connections, samples=stream.spec.dry_run_samples)
+                for line in found.lines():
+                    self.log.info("[%s] %s", stream.pipeline, line)
+                require(found.checks, stream.pipeline)
+                results[stream.pipeline] = found.to_json()
+            except AirflowFtError as error:
+                errors[stream.pipeline] = error
+        _raise_failures(errors)
+        return results
 
     def _run(self, streams: Sequence[_Stream], context: Context) -> Any:
         from airflow_ft.spark.task.members import run_together

@@ -7,7 +7,7 @@ ran). Systems are examined side by side; nothing that stays is written anywhere.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +15,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.pipeline.output_mode import declared_mode, examine_mode
 from airflow_ft.pipeline.sink_doctor import examine_sink
 from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.protocol.adoption import participants_of
@@ -46,9 +47,9 @@ class Patient:
     """Pipeline to examine. Without `participants` the decision log lists them; only a DAG knows `sources`.
 
     `spark_master` may name a connection ("conn:<id>"). `left_out` are parts of the DAG that cannot be examined, and
-    why. `job` names the module of a job; "": it has none, or only a run knows it. `store` is the DAG's decision log;
-    None: the configured one. `computes`: it has a job of Spark; None: the decision log knows that, and its settings.
-    `dag_file` is for remedies; "": unknown.
+    why. `job` names the module of a job; "": it has none, or only a run knows it. `output_mode` is that of a job of
+    the DAG file; "": unknown. `store` is the DAG's decision log; None: the configured one. `computes`: it has a job of
+    Spark; None: the decision log knows that, and its settings. `dag_file` is for remedies; "": unknown.
     `structure` are checks of the DAG itself.
     """
 
@@ -61,6 +62,7 @@ class Patient:
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     left_out: Mapping[str, str] = field(default_factory=dict)
     job: str = ""
+    output_mode: str = ""
     store: str | None = None
     computes: bool | None = None
     dag_file: str = ""
@@ -128,7 +130,7 @@ def examine(
         lambda: _wal(patient.wal_root, wal, needed, store),
         *([lambda: _spark(patient, connections)] if patient.computes else []),
         *([lambda: _location(patient, store)] if patient.computes and store is not None else []),
-        lambda: _job(patient),
+        lambda: _job(patient, participants.values()),
         *(lambda n=n, s=s: _source(n, s, connections) for n, s in patient.sources.items()),
         *(
             lambda p=p: examine_sink(patient.pipeline, p, connections, newest, opener, store)
@@ -273,14 +275,14 @@ def _location(patient: Patient, store: QueryLog) -> list[Check]:
     return exam.checks
 
 
-def _job(patient: Patient) -> list[Check]:
+def _job(patient: Patient, participants: Iterable[ParticipantPlan] = ()) -> list[Check]:
     """Look for the module of the job without importing it, as Spark's driver would from this machine."""
     exam, module = Examination("job"), patient.job.partition(":")[0]
     if patient.computes:
         command = filled("`airflow ft dry-run`", patient.pipeline, patient.dag_file)
         exam.ok("rows", f"not computed, so its columns and names of sinks were not checked: {command} runs the job")
     if not module:
-        return exam.checks
+        return exam.checks + examine_mode(patient.output_mode, participants)
     path = [*sys.path, *([str(Path(patient.dag_file).absolute().parent)] if patient.dag_file else [])]
     origin = _origin(module, path)
     if origin:
@@ -292,7 +294,7 @@ def _job(patient: Patient) -> list[Check]:
             "Correct job= in the DAG, or put the module into Airflow's DAG folder or PYTHONPATH.",
             "module_missing",
         )
-    return exam.checks
+    return exam.checks + examine_mode(declared_mode(patient.job, origin), participants)
 
 
 def _origin(module: str, path: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.buckets import resolve_with
 from airflow_ft.pipeline.dry_run_result import DryRun
+from airflow_ft.pipeline.output_mode import examine_mode
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.run import check_plain_values, spec_of
 from airflow_ft.pipeline.spec import PipelineSpec
@@ -52,6 +53,7 @@ _OWN = ("samples", "everything", "columns_only")
 _ENOUGH = "the columns are known"
 _FORGOTTEN = 86_400.0  # seconds, after which a dry run that left its folder must have died
 _NAME = re.compile(r"^\.dry-run-(\d+)-[0-9a-f]{8}$")  # below the root of the log; no pipeline can have this name
+_MODE = re.compile(r"the output mode of the job is (\w+)$")
 _RUN = RunKey("dry-run", "dry-run")
 
 log = logging.getLogger(__name__)
@@ -145,10 +147,19 @@ def rehearse(
     ):
         stored, waiting = _stored_pipeline(store, pipeline), _waiting(store, name)
         attempt = _Attempt(_beside(pipeline, root, url), connections, stored, everything, columns_only)
-        segments, result, schemas = attempt.stage(on_line, on_start)
+        output_mode = ""
+
+        def look(line: str) -> None:
+            nonlocal output_mode
+            found = _MODE.match(line)
+            output_mode = found[1] if found else output_mode
+            on_line(line)
+
+        segments, result, schemas = attempt.stage(look, on_start)
         wal = open_wal()
         readers = [wal.open(each) for each in segments]
         checks = examine_sinks(name, participants, readers, connections, participant_factory(connections), store)
+        checks += examine_mode(output_mode, participants)
         checks += _too_many_dead_letters(pipeline.dead_letters, segments)
         if not readers and schemas:
             checks += _schema_problems(participants, connections, schemas)

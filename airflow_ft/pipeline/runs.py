@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -102,14 +103,22 @@ def run_is_idle(run: RunKey) -> bool:
 
 def _count(run: RunKey, states: list[str]) -> int:
     """One request counts the runs in these states, and a deleted one raises nothing."""
-    from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    try:
+    with _unreachable(f"whether the run {run} has ended", run):
         return RuntimeTaskInstance.get_dr_count(dag_id=run.dag_id, run_ids=[run.run_id], states=states)
+
+
+@contextmanager
+def _unreachable(what: str, run: RunKey) -> Iterator[None]:
+    """Raise TransientError if Airflow's server does not answer the request in the block, which asks `what`."""
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    try:
+        yield
     except (AirflowRuntimeError, OSError) as error:
         raise TransientError(
-            f"Airflow does not say whether the run {run} has ended: {error}.",
+            f"Airflow does not say {what}: {error}.",
             code="airflow_unreachable",
             remedy="Check Airflow's API server.",
             run=str(run),
@@ -123,17 +132,23 @@ def is_paused(dag_id: str) -> bool:
     return bool(RuntimeTaskInstance.get_dag(dag_id).is_paused)
 
 
-def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
-    """Return whether Airflow skipped all of these tasks in the run; False while Airflow's server does not answer."""
+def task_states(run: RunKey, task_ids: Collection[str]) -> dict[str, str]:
+    """Return the states of those of these tasks that the run has. TransientError while Airflow's server does not
+    answer.
+    """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    def ask() -> bool:
-        index = run.map_index if run.map_index >= 0 else None
+    index = run.map_index if run.map_index >= 0 else None
+    with _unreachable(f"how tasks of the run {run} have ended", run):
         found = RuntimeTaskInstance.get_task_states(run.dag_id, index, list(task_ids), run_ids=[run.run_id])
-        states = found.get(run.run_id, {}).values()
-        return len(states) >= len(task_ids) > 0 and {str(state) for state in states} == {"skipped"}
+    states = found.get(run.run_id, {})  # of a mapped task by its id and map index
+    by_id = {each: states.get(each, states.get(f"{each}_{index}")) for each in task_ids}
+    return {each: str(state) for each, state in by_id.items() if state is not None}
 
-    return _answer(ask)
+
+def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
+    """Return whether Airflow skipped all of these tasks in the run; False while Airflow's server does not answer."""
+    return _answer(lambda: [*task_states(run, task_ids).values()] == ["skipped"] * len(task_ids) != [])
 
 
 def interval_end(dag_run: Any) -> datetime | None:

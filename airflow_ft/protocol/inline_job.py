@@ -174,6 +174,11 @@ class InlineJob:
                     declared=sorted(sources),
                 )
 
+    @property
+    def output_mode(self) -> str:
+        """Return the output mode that its class assigns; "": none, or its source does not show it."""
+        return assigned_text(_statements(self.parts[-1].text), "output_mode", self.name) if self.parts else ""
+
     def _entry(self) -> tuple[ast.FunctionDef, int] | None:
         """Return the function that gets the sources, and the place of that parameter; None: the source lacks it."""
         for node in _statements(self.parts[-1].text) if self.parts else ():
@@ -198,6 +203,19 @@ class InlineJob:
     def from_json(cls, data: Mapping[str, Any]) -> InlineJob:
         """The inverse of `to_json`."""
         return cls(**{**data, "parts": tuple(Part(**part) for part in data["parts"])})
+
+
+def assigned_text(body: Sequence[ast.stmt], name: str, of: str = "") -> str:
+    """Return the literal text that these statements assign to `name`; `of`: those of this class. "": none."""
+    found = ""
+    for node in body:
+        if of and isinstance(node, ast.ClassDef) and node.name == of:
+            return assigned_text(node.body, name)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        value = getattr(node, "value", None)
+        if not of and any(isinstance(each, ast.Name) and each.id == name for each in targets):
+            found = value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+    return found
 
 
 @lru_cache(64)  # each check looks at them

@@ -80,9 +80,9 @@ class System:
     tasks, or processes of the conformance kit. `connects`: Airflow connections name its participants. Otherwise
     `conn_id` returns the connection that a participant needs, by default an empty one (""). `conn_type` is their type,
     for remedies. `place` is the setting of a sink that says where its rows go ("": lineage does not know). `by_key`:
-    with each strategy a row replaces the row with its key, so two sinks of a pipeline cannot have one place. `shares`:
-    its sinks have a setting `shared`, without which two pipelines cannot deliver into one place
-    (`airflow_ft.protocol.sharing`).
+    with each strategy a row replaces the row with its key, so two sinks of a pipeline cannot have one place. `key`: the
+    setting of a sink with which its newest row of a key counts ("": there is none). `shares`: its sinks have a setting
+    `shared`, without which two pipelines cannot deliver into one place (`airflow_ft.protocol.sharing`).
     """
 
     kind: str
@@ -97,6 +97,7 @@ class System:
     conn_type: str = ""
     place: str = ""
     by_key: bool = False
+    key: str = ""
     shares: bool = False
 
     def part(self, name: str) -> Any:

@@ -22,7 +22,7 @@ from airflow_ft.protocol.errors import AirflowFtError, JobError, TerminalError, 
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.sinks.fitting import not_judged
 from airflow_ft.spark.arrow_types import arrow_schema
-from airflow_ft.spark.driver.rowless import no_actions
+from airflow_ft.spark.driver.rowless import LooksAtRowsError, no_actions
 from airflow_ft.spark.driver.types import check_types
 from airflow_ft.spark.private import write
 from airflow_ft.spark.reports import describe_error, rebuild_error
@@ -91,9 +91,10 @@ def _columns(
         return {}
     except Exception as error:  # whatever it is, a batch with rows will show it
         cause = error.__cause__ or error
-        reason = f"{type(cause).__name__}: {cause}".splitlines()[0]
-        text = "the columns of the sinks are unknown until there are rows (split of an empty batch raised %s)"
-        log.warning(text, reason)
+        looks = isinstance(cause, LooksAtRowsError)
+        reason = f"`split`: {cause}" if looks else f"split of an empty batch raised {type(cause).__name__}: {cause}"
+        text = "the columns of the sinks are unknown until there are rows (%s)"
+        log.warning(text, reason.splitlines()[0])
         return {}
     known = {*request.sinks, *request.optional_sinks}
     schemas = {name: found.schema for name, found in frames.items() if name in known}

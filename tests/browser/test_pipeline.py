@@ -165,11 +165,20 @@ def test_a_checkpoint_shows_its_deliveries_and_its_configuration(visit: Visit) -
     expect(shown).to_have_count(0)
 
 
-def test_open_details_are_asked_for_again(visit: Visit) -> None:
-    visit.pipeline(PIPELINE).history().details(CHECKPOINTS).click()
-    expect(visit.page.get_by_role("link", name=f"{RUN.dag_id} / {RUN.run_id}")).to_be_visible()
-    with visit.page.expect_request(re.compile(rf"/checkpoints/{CHECKPOINTS}$")):
+def test_open_details_are_asked_for_again_until_they_are_final(visit: Visit) -> None:
+    visit.pipeline(IN_DOUBT).history().details(1).click()
+    expect(visit.page.get_by_text("Triggered: ").first).to_be_visible()
+    with visit.page.expect_request(re.compile(r"/checkpoints/1$")):
         pass
+    asked: list[str] = []
+    final = re.compile(rf"/checkpoints/{CHECKPOINTS - 2}$")
+    visit.page.on("request", lambda request: asked.append(request.url) if final.search(request.url) else None)
+    visit.pipeline(PIPELINE).history().details(CHECKPOINTS - 2).click()
+    expect(visit.page.get_by_text(re.compile("commit .*, confirm "))).to_be_visible()
+    for _ in range(2):
+        with visit.page.expect_request(re.compile(r"/checkpoints\?")):  # of the history, every five seconds
+            pass
+    assert len(asked) == 1
 
 
 def test_a_checkpoint_leads_to_its_run(visit: Visit) -> None:

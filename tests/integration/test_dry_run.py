@@ -102,6 +102,9 @@ def test_it_tells_what_the_next_run_delivers_and_leaves_nothing(shop: Shop, monk
     assert first.columns == {name: {"customer": "string", "total": "int64"} for name in ("totals", "large")}
     assert not (shop.folder / "shop.db").exists() and not (shop.folder / "ft.db").exists() and shop.left() == set()
 
+    warned = [check.subject for check in first.checks if check.name == "output mode"]  # its sinks append
+    assert warned == ["sink totals", "sink large"] and "WARNING sink totals" in "\n".join(first.lines())
+
     everything = ft.dry_run(shop.spec, everything=True)
     assert (everything.checkpoints, everything.has_more) == (2, False)
     assert everything.rows == {"totals": 2, "large": 1}
@@ -132,6 +135,7 @@ def test_what_a_sink_would_refuse_is_told_with_its_remedy(shop: Shop) -> None:
         found = ft.dry_run(shop.spec, columns_only=only)
         assert found.would_be_refused and found.checkpoints == (not only)
         assert any("total" in check.text and check.remedy for check in found.problems)
+        assert any(check.name == "output mode" for check in found.checks)
         assert "PROBLEM" in "\n".join(found.lines())
     assert shop.left() == set()
 

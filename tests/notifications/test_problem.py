@@ -16,11 +16,17 @@ import pytest
 from airflow.sdk import DAG, BaseNotifier
 from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ft import CheckpointedPipeline, StreamGroupOperator
 from airflow_ft.notifications.problem import ProblemNotifier
-from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError, StoreUnavailableError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    FoundProblemsError,
+    JobError,
+    StoreUnavailableError,
+)
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.problems import Problem
@@ -107,6 +113,38 @@ def test_a_decision_log_that_is_away_is_reported(store: DecisionLog) -> None:
         ProblemNotifier(receive, pipelines=["well"], store=url).notify({})
     [text] = SENT
     assert "decision log" in text.partition("\n")[0]
+
+
+def failed_by(error: AirflowFtError) -> AirflowException:
+    """As a task ends: `airflow_ft.operators.failing.fail`."""
+    try:
+        try:
+            raise error
+        except AirflowFtError as found:
+            raise AirflowException(str(found)) from None
+    except AirflowException as failed:
+        return failed
+
+
+def test_a_failure_that_the_decision_log_missed_is_reported(store: DecisionLog) -> None:
+    """It was away when the task failed, and answers again when the callback runs."""
+    away = failed_by(StoreUnavailableError("the decision log does not answer.", remedy="Start its server."))
+    task = SimpleNamespace(pipeline="well", task_id="well.stage")
+    [text] = received(ProblemNotifier(receive), exception=away, task=task)
+    assert text.startswith("pipeline well is FAILED: the task well.stage failed: the decision log does not answer.")
+    assert text.endswith("\nFix: Start its server.")
+    SENT.clear()
+    group = SimpleNamespace(specs=[spec("well"), spec("slow")], task_id="group")
+    found = received(ProblemNotifier(receive, conditions=["FAILED"]), exception=away, task=group)
+    assert found == ["the decision log does not answer.\nFix: Start its server."]
+    SENT.clear()
+    assert not received(ProblemNotifier(receive, conditions=["HALTED"]), exception=away, task=task)
+    store.record_failure("well", RUN, Failure("JobError", "job_failed", "the job raised."))
+    earlier, text = received(ProblemNotifier(receive), exception=away, task=task)
+    assert "the job raised" in earlier and "the decision log does not answer." in text
+    SENT.clear()
+    other = failed_by(JobError("the job raised."))
+    assert not received(ProblemNotifier(receive, pipelines=["slow"], conditions=["FAILED"]), exception=other, task=task)
 
 
 def test_what_only_the_recovery_knows_is_reported(store: DecisionLog) -> None:

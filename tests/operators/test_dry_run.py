@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 import airflow_ft as ft
 from airflow_ft.operators.commit import CommitOperator
@@ -18,7 +19,7 @@ from airflow_ft.operators.stage import StageOperator
 from airflow_ft.pipeline.dry_run_result import DryRun
 from airflow_ft.pipeline.run import PlainRun
 from airflow_ft.protocol.doctor import Check, Verdict
-from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError
+from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError, JobError
 from tests.operators.declared import spec
 from tests.operators.test_base import airflow_context
 from tests.raising import raises
@@ -74,6 +75,68 @@ def test_stage_tells_it_and_fails_where_a_sink_would_refuse(
         execute(StageOperator(task_id="shown", spec=spec(dry_run=True, dry_run_samples=3)))
     assert isinstance(refused.error, FoundProblemsError) and "no such table" in refused.error.headline
     assert samples == [0, 3]  # its log shows values only where the author says so
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_failed_dry_run_does_not_end_as_a_green_run(mapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`commit` and `confirmed` run by their trigger rule. If these last tasks were skipped, the run would succeed."""
+    states = {"orders.recover": "success", "orders.stage": "failed"}
+
+    def known(dag_id: str, map_index: int | None, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
+        assert (dag_id, map_index, sorted(task_ids)) == ("dag", 2 if mapped else None, sorted(states))
+        suffix = "_2" if mapped else ""
+        return {run_ids[0]: {f"{name}{suffix}": state for name, state in states.items()}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(known))
+    called: list[Any] = []
+    with DAG("d", schedule=None) as dag:
+        ft.CheckpointedPipeline(spec(dry_run=True), on_failure_callback=called.append)
+    context = airflow_context()
+    context["ti"].map_index = 2 if mapped else -1
+    for stage in ("failed", "upstream_failed"):
+        states["orders.stage"] = stage
+        for task_id in ("orders.commit.shop", "orders.confirmed"):
+            task: Any = dag.get_task(task_id)
+            with raises(AirflowFailException) as refused:
+                type(task).execute.__wrapped__(task, context)
+            assert isinstance(refused.error, FoundProblemsError)
+            assert refused.error.fields["tasks"] == ["orders.stage"] and "orders.stage" in refused.error.remedy
+            assert not task.on_failure_callback, "that of the failed task was called"
+    states["orders.stage"] = "success"
+    with pytest.raises(AirflowSkipException):
+        ConfirmOperator.execute.__wrapped__(dag.get_task("orders.confirmed"), context)  # type: ignore[attr-defined]
+
+
+def test_a_last_task_does_not_guess_how_the_dry_run_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any, **__: Any) -> Any:
+        raise OSError("connection refused")
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(away))
+    with DAG("d", schedule=None) as dag:
+        ft.CheckpointedPipeline(spec(dry_run=True))
+    with raises(AirflowException, "airflow_unreachable"):
+        execute(dag.get_task("orders.confirmed"))
+
+
+def test_a_dry_run_of_a_group_tries_each_stream_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def rehearsed(pipeline: Any, *_: Any, **__: Any) -> DryRun:
+        tried.append(pipeline.pipeline)
+        if pipeline.pipeline == "a":
+            raise JobError("the job raised.")
+        return found(Check("connection shop", "columns", Verdict.PROBLEM, "no such table", "make it."))
+
+    monkeypatch.setattr("airflow_ft.pipeline.dry_run.rehearse", rehearsed)
+    names = ("a", "b")
+    with DAG("d", schedule=None):
+        group = ft.StreamGroupOperator(
+            task_id="g", streams=[spec(name, streaming=True, dry_run=True) for name in names]
+        )
+    with raises(AirflowFailException, "group_failed", pipelines=["a", "b"]) as refused:
+        execute(group)
+    assert refused.error and "the job raised" in refused.error.what and "no such table" in refused.error.what
+    assert tried == ["a", "b"]
 
 
 def test_a_savepoint_to_go_on_from_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,7 @@ def test_streams_in_one_process_keep_their_own_lines_and_ends(world: World) -> N
         world.group.kill()
         code, lines = _waited(other)
         assert code < 0 and lines == ["it begins"]
+    assert world.said.pop(0).startswith("Starting Spark ")
     assert world.said[0] == "of the JVM, with a ***", "without secrets"
     assert world.said[1:] == ["half a line of the JVM"] * 2
     with private_folder() as folder, pytest.raises(StageError):

@@ -14,6 +14,7 @@ Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
 26/11/21 22:32:19 INFO SparkContext: Running Spark version 4.2.0
 26/11/21 22:32:21 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform... using builtin-java
 Setting Spark log level to "WARN".
+airflow_ft.spark.driver.failures.InUserCode: 'threshold'
 26/11/21 22:32:22 WARN SparkConf: Note that spark.local.dir will be overridden by the value set by the cluster manager
 26/11/21 22:33:20 WARN ResolveWriteToStream: spark.sql.adaptive.enabled is not supported in streaming DataFrames
 26/11/21 22:33:26 WARN MicroBatchExecution: Disabling AQE since AQE is not supported in stateful workloads.

@@ -21,6 +21,7 @@ from airflow_ft.pipeline.actions.examining import configured, lines
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import open_configured_store
 from airflow_ft.pipeline.doctor import Patient, examine, module_of
+from airflow_ft.pipeline.output_mode import declared_mode
 from airflow_ft.pipeline.resolved import delivery_context, resolve, spark_settings
 from airflow_ft.pipeline.templates import rebuild
 from airflow_ft.protocol.doctor import Check, Examination, Verdict, worst
@@ -106,6 +107,7 @@ def from_dag(pipeline: str, file: str) -> Patient:
         sources,
         left_out=left_out,
         job=module_of(spec.job),
+        output_mode=declared_mode(spec.job),
         store=spec.store,
         computes=not spec.is_external,
         dag_file=file,

@@ -9,6 +9,7 @@ SYSTEM = System(
     package=__package__,
     strategies=STRATEGIES,
     place="topic",
+    key="key",
     shares=True,
     clients=("confluent_kafka",),
     preload=(

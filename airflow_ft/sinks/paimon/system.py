@@ -9,6 +9,7 @@ SYSTEM = System(
     package=__package__,
     strategies=STRATEGIES,
     place="table",
+    key="primary_key",
     shares=True,
     clients=("fastavro", "backports.zstd"),
     extra="paimon",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, JobError, StageError, WalCorruptError
-from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.failures import InUserCode, as_error
 from airflow_ft.spark.private import write
 from airflow_ft.spark.reports import describe_error
 from airflow_ft.spark.request import StageRequest
@@ -74,7 +74,8 @@ class Ending:
             return
         cause = self.first or error
         if not isinstance(cause, AirflowFtError):
-            log.error("the job failed", exc_info=cause)
+            # `InUserCode` would repeat all of it under an internal name.
+            log.error("the job failed", exc_info=(isinstance(cause, InUserCode) and cause.__cause__) or cause)
         write(self._report, json.dumps({"error": describe_error(self.cause(error))}))
 
     def cause(self, error: BaseException) -> AirflowFtError:

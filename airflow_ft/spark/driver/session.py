@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.driver.failures import reason
+from airflow_ft.spark.request import is_local
 from airflow_ft.spark.session.session_leases import attach, detach
 from airflow_ft.spark.session.yarn import unknown_queue
 
@@ -26,7 +27,9 @@ def start_session(master: str, kept: int | None) -> SparkSession:
     # also reports objects of earlier drivers that it has released: ours need other ids.
     gateway: Any = spark.sparkContext._gateway
     gateway.gateway_property.pool.next_id = secrets.randbits(128)
-    log.info("Spark %s started in %.1f s", spark.version, time.monotonic() - began)
+    context = spark.sparkContext
+    application = "" if is_local(str(context.master)) else f" ({context.applicationId})"
+    log.info("Spark %s started in %.1f s%s", spark.version, time.monotonic() - began, application)
     return spark
 
 

@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,19 +81,24 @@ class SessionLease:
         self._connection.close()
 
 
-def borrow(request: StageRequest) -> SessionLease | None:
+def borrow(
+    request: StageRequest, *, on_found: Callable[[], None] = lambda: None, on_start: Callable[[], None] = lambda: None
+) -> SessionLease | None:
     """Return a JVM for this request: an idle one, or else a new one; None where none can be kept.
 
-    Ends idle ones that this pipeline started with other settings, which may never be used again.
+    Ends idle ones that this pipeline started with other settings, which may never be used again. Calls `on_found` for
+    an idle one, and `on_start` before it starts a new one.
     """
     variables = _variables(request)
     key = _key(request, variables)
     for found in kept():
         if found.key == key:
             if session_lease := found.borrow():
+                on_found()
                 return session_lease
         elif found.pipeline == request.pipeline:
             found.end()
+    on_start()
     try:
         return _start(request, key, variables)
     except OSError as error:

@@ -39,6 +39,7 @@ from airflow_ft.spark.session.submit import (
     write_main,
 )
 from airflow_ft.spark.state.settings import refuse_changed
+from airflow_ft.spark.task.beginning import Beginning
 from airflow_ft.spark.task.shared import SharedDriver
 from airflow_ft.spark.task.standby import Standby, hand_over
 from airflow_ft.spark.task.story import Story
@@ -97,9 +98,10 @@ def run_stage(
     request = replace(request, ask_sinks=judge is not None)
     if shared is not None:
         request = replace(request, keep_session=0.0)
+    beginning = Beginning(request, lambda line: log(hide(line)))
     with (
         (standby or Standby()).place(request) as (folder, waiting),
-        _jvm(request) as session_lease,
+        _jvm(request, beginning, starts=waiting is None and shared is None) as session_lease,
         Answers(folder, judge) if judge else nullcontext() as answers,
     ):
         driver = _start(folder, request, session_lease, waiting) if shared is None else shared.start(folder, request)
@@ -137,7 +139,7 @@ def run_stage(
                 return
             symptoms.look(line)
             if story.shows(line):
-                log(hide(line))
+                log(hide(beginning.shown(line)))
             else:
                 logger.debug("%s", hide(line))
             if answers:
@@ -187,9 +189,16 @@ def _require_cluster(request: StageRequest) -> None:
 
 
 @contextmanager
-def _jvm(request: StageRequest) -> Iterator[SessionLease | None]:
-    """One that is kept between runs, if that is wanted; unless it is given back before, it ends with this."""
-    session_lease = borrow(request) if request.keep_session else None
+def _jvm(request: StageRequest, beginning: Beginning, *, starts: bool) -> Iterator[SessionLease | None]:
+    """One that is kept between runs, if that is wanted; unless it is given back before, it ends with this.
+
+    `starts`: without a kept one the stage starts a driver with a JVM of its own.
+    """
+    session_lease = None
+    if request.keep_session:
+        session_lease = borrow(request, on_found=beginning.continues, on_start=beginning.starts)
+    elif starts:
+        beginning.starts()
     try:
         yield session_lease
     finally:

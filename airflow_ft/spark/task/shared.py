@@ -46,6 +46,7 @@ from airflow_ft.spark.session.submit import (
     write_main,
     write_program,
 )
+from airflow_ft.spark.task.beginning import Beginning
 from airflow_ft.spark.task.hung import of_group
 from airflow_ft.spark.task.story import Story
 from airflow_ft.spark.task.symptoms import Symptoms, driver_died
@@ -237,6 +238,8 @@ class SharedDriver:
         whole = replace(
             request, conf={**DEFAULTS, **own}, sources={**self._sources, **request.sources}, wal_root=root, base=None
         )
+        self._beginning = Beginning(whole, self._on_line)
+        self._beginning.starts()
         ready: queue.SimpleQueue[tuple[Driver, Path] | BaseException] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=(whole, ready), name="shared-driver", daemon=True)
         self._thread.start()
@@ -274,7 +277,7 @@ class SharedDriver:
             for hide in list(self._hide.values()):
                 hidden = hide(hidden)
             if self._story.shows(text):
-                self._on_line(hidden)
+                self._on_line(self._beginning.shown(hidden))
             else:
                 log.debug("%s", hidden)
 

@@ -13,6 +13,7 @@ _USUAL = re.compile(
     r"WARNING: Using incubator modules"
     r"|Using Spark's default log4j profile"
     r"|Setting Spark log level to "
+    r"|airflow_ft\.spark\.driver\.failures\.InUserCode\b"  # repeats the exception of the job above it
     r'|\{"ts": .*"logger": "\w*QueryContextLogger"'  # of an error, which follows: 10 KB of JSON in a line
     r"|(Starting )?Streaming TransformWithState\w* Python worker"
     r"|\S+ \S+ (INFO|WARN) ("
