@@ -14,8 +14,10 @@ import pytest
 
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import (
+    AbortedHeuristicCommitError,
     DeclinedError,
     FencedError,
+    ForeignOwnerError,
     SinkAccessError,
     SinkUnavailableError,
     StoreBehindSinkError,
@@ -25,6 +27,7 @@ from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.mysql import xa, xa_preflight
 from airflow_ft.sinks.mysql.doctor import examine
+from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xid import recover
 from airflow_ft.wal import open_wal
@@ -239,6 +242,37 @@ def test_an_abort_before_any_prepare_still_leaves_abort_markers(world: MySqlWorl
         world.participant(plan).prepare(plan, world.fence(1, 1))
     assert world.participant(plan).prepare(plan, world.fence(1, 3))["settled"] == "aborted"
     assert prepared(world) == []
+
+
+def test_an_abort_meets_a_branch_that_is_committed_meanwhile(
+    world: MySqlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was prepared after the abort had listed the branches."""
+    plan = world.plan(orders=orders(1, 10))
+    world.participant(plan).prepare(plan, world.fence())
+    monkeypatch.setattr(xa.XaParticipant, "_clear_the_way", lambda *_: None)
+    write = Ledger.write_marker
+
+    def commit_first(self: Ledger, *given: Any) -> None:
+        world.server.sql(f"XA COMMIT {prepared(world)[0]}")
+        write(self, *given)
+
+    with monkeypatch.context() as patch, raises(AbortedHeuristicCommitError, "heuristic_commit_aborted"):
+        patch.setattr(Ledger, "write_marker", commit_first)
+        world.participant(plan).abort(plan, world.fence(1, 2), {"reason": "USER"})
+    assert [row[:2] for row in world.markers()] == [(1, "committed")], "no tombstone beside visible rows"
+
+
+def test_an_abort_meets_the_marker_of_another_installation(world: MySqlWorld) -> None:
+    world.deliver(world.plan(orders=orders(1, 10)))
+    columns = "epoch, attempt, digest, counts, detail, at"
+    world.sql(
+        f"INSERT INTO airflow_ft_ledger SELECT pipeline, participant, 2, branch, 'former owner', kind, {columns}"
+        " FROM airflow_ft_ledger WHERE branch = '0001'"
+    )
+    plan = world.plan(orders=orders(11, 10))
+    with raises(ForeignOwnerError, "foreign_owner", installation="former owner"):
+        world.participant(plan).abort(plan, world.fence(1, 2), {"reason": "USER"})
 
 
 def test_what_belongs_to_others_is_left_alone(world: MySqlWorld) -> None:
