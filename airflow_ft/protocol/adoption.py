@@ -140,7 +140,8 @@ def adopt(
     Raises:
         ConfigurationError: a choice is missing; nothing was changed.
         StateConflictError: the pipeline is not HALTED, or its reason needs another remedy, or the former owner is
-            still active.
+            still active, or another adoption was faster.
+        FencedError: the same, found at a sink.
     """
     plans = participants_of(store, pipeline)
     row = store.pipeline(pipeline)  # read first: another adoption or delivery meanwhile changes it
@@ -157,13 +158,11 @@ def adopt(
         return Adoption(heads, epoch, tuple(behind))
     in_place = _keeps_its_numbers(store, row, kept, heads)
     if in_place:
-        epoch = row.epoch
         text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.orphans)
         who = f"{who}, who has let a former owner's marks give way ({text or 'none were left'})"
-    else:
-        newest = max((head.epoch for head in heads.values() if head), default=0)
-        numbers = {name: estate.number for name, estate in found.items()}
-        epoch = store.adopt(pipeline, newest, numbers, who, expected=row.epoch)
+    newest = max((head.epoch for head in heads.values() if head), default=0)
+    numbers = None if in_place else {name: estate.number for name, estate in found.items()}
+    epoch = store.adopt(pipeline, newest, numbers, who, expected=row.epoch)
     fence = Fence(pipeline, store.installation, epoch, 0)
     for name, plan in plans.items():
         if heads[name] is None:  # a sink that remembers nothing begins like a new one
