@@ -63,11 +63,12 @@ def participants_of(store: QueryLog, pipeline: str) -> Mapping[str, ParticipantP
             return {participant.name: participant for participant in checkpoint.plan.participants}
     if noted:
         return noted
+    first = f"Run `airflow ft resume {pipeline}`, then run" if is_halted else "Run"
     raise ConfigurationError(
         "no checkpoint was planned yet, so the sinks of the pipeline are not known.",
         code="sinks_unknown",
-        remedy=f"Run the DAG once. It stops at the foreign sink and halts the pipeline. Then run `airflow ft adopt"
-        f" {pipeline}`.",
+        remedy=f"{first} the DAG once. If a sink contradicts the decision log, the run halts the pipeline. Then run"
+        f" `airflow ft adopt {pipeline}`.",
         pipeline=pipeline,
     )
 
