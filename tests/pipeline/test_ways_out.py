@@ -264,6 +264,19 @@ def test_recovery_notices_an_older_log_before_it_takes_an_epoch(shop: Shop) -> N
         owners.require_newest_files(store, "orders")  # she has decided
 
 
+def test_an_older_log_is_noticed_by_newer_state_of_spark(shop: Shop) -> None:
+    """The newer log has reset the state, and no run has had rows since. Runs of the older one would delete that."""
+    shop.deliver(1)
+    newer = shop.folder / "wal/orders/spark/99-0"
+    newer.mkdir(parents=True)
+    with raises(StoreBehindSinkError, "log_behind_files", found=[99, 0]):
+        shop.deliver(2)
+    with closing(open_store(shop.store)) as store:
+        store.resume("orders", "ada")
+    shop.deliver(2)
+    assert shop.ids() == [1, 2] and newer.exists()
+
+
 @pytest.mark.parametrize("aborted", [False, True])
 def test_an_older_log_that_had_planned_nothing_is_adopted(shop: Shop, aborted: bool) -> None:
     """Its halt names the sinks, or the error of `adopt` names the command that finds them."""
