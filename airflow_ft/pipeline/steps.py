@@ -22,7 +22,7 @@ from airflow_ft.protocol.errors import AirflowFtError, HaltError
 from airflow_ft.protocol.model import CheckpointingMode, CheckpointState
 from airflow_ft.protocol.numbers import MOST_LISTED
 from airflow_ft.protocol.pipelines import PipelineStatus
-from airflow_ft.protocol.planning import live_plans
+from airflow_ft.protocol.planning import live_plans, stranded
 from airflow_ft.protocol.sharing import require_own_targets
 from airflow_ft.sources import KafkaSource
 
@@ -89,11 +89,14 @@ def recover(
     from airflow_ft.wal import owners
 
     store, name = run.store, run.pipeline
-    if store.register(name).status is PipelineStatus.ACTIVE and store.open_checkpoints(name):
-        owners.require_newest(store, wal_root, name)  # before an epoch is taken; else the stage looks
+    given = savepoint if savepoint is not None and savepoint.is_given else None
+    opened = store.open_checkpoints(name) if store.register(name).status is PipelineStatus.ACTIVE else ()
+    if opened and (given is not None or stranded(opened) or any(each.plan is not None for each in opened)):
+        # Before an epoch is taken. Else the stage looks, which knows the sinks that an adoption needs.
+        owners.require_newest(store, wal_root, name)
     restore, renames = None, False
-    if savepoint is not None and savepoint.is_given:
-        restore, renames = partial(_restore, run, savepoint, sources, wal_root), savepoint.renames
+    if given is not None:
+        restore, renames = partial(_restore, run, given, sources, wal_root), given.renames
     recovery = steps.recover_step(run, again=again, restore=restore, renames=renames)
     for number, state in recovery.settled:
         log.info("checkpoint %d was in doubt: it is %s now", number, state)

@@ -63,11 +63,12 @@ def participants_of(store: QueryLog, pipeline: str) -> Mapping[str, ParticipantP
             return {participant.name: participant for participant in checkpoint.plan.participants}
     if noted:
         return noted
+    first = f"Run `airflow ft resume {pipeline}`, then run" if is_halted else "Run"
     raise ConfigurationError(
         "no checkpoint was planned yet, so the sinks of the pipeline are not known.",
         code="sinks_unknown",
-        remedy=f"Run the DAG once. It stops at the foreign sink and halts the pipeline. Then run `airflow ft adopt"
-        f" {pipeline}`.",
+        remedy=f"{first} the DAG once. If a sink contradicts the decision log, the run halts the pipeline. Then run"
+        f" `airflow ft adopt {pipeline}`.",
         pipeline=pipeline,
     )
 
@@ -140,7 +141,8 @@ def adopt(
     Raises:
         ConfigurationError: a choice is missing; nothing was changed.
         StateConflictError: the pipeline is not HALTED, or its reason needs another remedy, or the former owner is
-            still active.
+            still active, or another adoption was faster.
+        FencedError: the same, found at a sink.
     """
     plans = participants_of(store, pipeline)
     row = store.pipeline(pipeline)  # read first: another adoption or delivery meanwhile changes it
@@ -157,13 +159,11 @@ def adopt(
         return Adoption(heads, epoch, tuple(behind))
     in_place = _keeps_its_numbers(store, row, kept, heads)
     if in_place:
-        epoch = row.epoch
         text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.orphans)
         who = f"{who}, who has let a former owner's marks give way ({text or 'none were left'})"
-    else:
-        newest = max((head.epoch for head in heads.values() if head), default=0)
-        numbers = {name: estate.number for name, estate in found.items()}
-        epoch = store.adopt(pipeline, newest, numbers, who, expected=row.epoch)
+    newest = max((head.epoch for head in heads.values() if head), default=0)
+    numbers = None if in_place else {name: estate.number for name, estate in found.items()}
+    epoch = store.adopt(pipeline, newest, numbers, who, expected=row.epoch)
     fence = Fence(pipeline, store.installation, epoch, 0)
     for name, plan in plans.items():
         if heads[name] is None:  # a sink that remembers nothing begins like a new one

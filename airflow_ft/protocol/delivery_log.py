@@ -291,7 +291,7 @@ class AdminLog(DeliveryLog, Protocol):
                 RENAMED one has published checkpoints, so both would deliver the same rows.
         """
 
-    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
+    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int] | None, who: str, *, expected: int) -> int:
         """Continue above the sinks of a lost decision log; `delivered` is the last number by participant. Returns a
         new epoch.
 
@@ -299,4 +299,6 @@ class AdminLog(DeliveryLog, Protocol):
         is the pipeline's epoch: it was read before the sinks were looked at. The new epoch is above `epoch`, and the
         next number above every delivered one. Leases are dropped, planned numbers become ABORTED (SUPERSEDED,
         carried), and `last_delivered` returns the sinks' numbers. The pipeline stays HALTED until `resume`.
+
+        `delivered` None: numbers keep their places, also PREPARED and COMMITTING ones; only the epoch grows.
         """

@@ -90,6 +90,8 @@ class Participant(Protocol):
 
         Raises:
             StateConflictError: something is prepared, and `ending` is None.
+            FencedError: another adoption took a newer epoch. It ends what is left.
+            ForeignOwnerError: with `make_way`, the sink belongs to another installation by now.
         """
 
     def heuristic(self, plan: Plan) -> str:

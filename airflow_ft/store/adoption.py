@@ -22,7 +22,7 @@ class AdoptionOperations:
 
     _database: Database
 
-    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
+    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int] | None, who: str, *, expected: int) -> int:
         """See `AdminLog.adopt`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_understood()
@@ -43,7 +43,8 @@ class AdoptionOperations:
                     epoch=expected,
                     current=current,
                 )
-            checkpoints = write.open_checkpoints()
+            checkpoints = write.open_checkpoints() if delivered is not None else []
+            delivered = delivered or {}
             for checkpoint in checkpoints:
                 # The sinks may hold its markers. Recovery, or a person, settles it first.
                 if checkpoint.state in MAY_BE_VISIBLE:
@@ -69,7 +70,9 @@ class AdoptionOperations:
             delivered_text = ", ".join(f"{name} at {number}" for name, number in sorted(delivered.items()))
             write.event(
                 EventKind.ADOPTED,
-                clean_text(f"its sinks were adopted by {who} ({delivered_text}); epoch {mine}"),
+                clean_text(
+                    f"its sinks were adopted by {who} ({delivered_text or 'each number keeps its place'}); epoch {mine}"
+                ),
                 detail={"delivered": dict(delivered), "epoch": mine},
             )
             return mine

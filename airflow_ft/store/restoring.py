@@ -75,6 +75,7 @@ class RestoringOperations:
         savepoint: str = "",
         of: tuple[str, int] | None = None,
         again_from: int | None = None,
+        life: str = "",
     ) -> None:
         """As `reset_state`, to the copy of a savepoint; for a pipeline without numbers it is where they begin. None
         keeps a pipeline without a base as it is (StateConflictError for any other).
@@ -82,7 +83,8 @@ class RestoringOperations:
         `run`: the DAG run that asks for it, which may do so once (StateConflictError); `Run.restored_from` is its
         savepoint. `of`: the savepoint's pipeline if it is another one, and the checkpoint that it covers. Numbers
         continue above it, so rows that sinks hold by key have lower numbers. `again_from`: the rows of this number and
-        of later ones are delivered again, so gates of times that need them close until then (I9).
+        of later ones are delivered again, so gates of times that need them close until then (I9). `life`: the life of
+        the pipeline that continues there (`spark.state.locations.incarnation_of`), which the event keeps.
         """
         with pipeline_write(self._database, pipeline) as write:
             number = _move_base(write, epoch, position)
@@ -96,7 +98,7 @@ class RestoringOperations:
                     write.change(closing, write.name, again_from)
             if run is not None:
                 _remember_restored(write, run, savepoint)
-            _restored(write, number, position, message, of)
+            _restored(write, number, position, message, of, life)
 
     def rename(
         self,
@@ -109,6 +111,7 @@ class RestoringOperations:
         message: str,
         run: RunKey | None = None,
         savepoint: str = "",
+        life: str = "",
     ) -> None:
         """As `restore`, of a pipeline without published numbers that continues `former` after its number `delivered`.
 
@@ -145,7 +148,7 @@ class RestoringOperations:
                 new.set_pipeline(first_dag=min(dags), last_dag=max(dags))
             if run is not None:
                 _remember_restored(new, run, savepoint)
-            _restored(new, number, position, message)
+            _restored(new, number, position, message, life=life)
             says = f"it continues as {pipeline}, after checkpoint {delivered}."
             old.set_pipeline(status=PipelineStatus.RENAMED.value, renamed_to=pipeline, late_after=None, **NO_TURN)
             old.event(EventKind.RENAMED, f"{says} {message}", detail={"as": pipeline})
@@ -192,6 +195,7 @@ def _restored(
     position: SparkPosition | None,
     message: str,
     of: tuple[str, int] | None = None,
+    life: str = "",
 ) -> None:
     epoch, start = write.row["epoch"], "where its sources begin" if position is None else position.location
     if write.row["status"] == PipelineStatus.RENAMED.value:  # another one had gone on as this one, and was taken back
@@ -203,6 +207,7 @@ def _restored(
             "number": number,
             "location": "" if position is None else position.location,
             **({"of": {"pipeline": of[0], "number": of[1]}} if of is not None else {}),
+            **({"life": life} if life else {}),
         },
     )
 

@@ -6,9 +6,10 @@ A sweep deletes what its own decision log does not name. So where two logs have 
 would delete what the other one has published. Each log registers before it writes. If the process dies before that, it
 has written nothing; registering once more changes nothing.
 
-The attempts' folders also show that a log is older than its files, as after the restore of a backup. For a log gives
-out an epoch and an attempt before their folder is made. `known` is the newest attempt that was there when the log came,
-or at which a person resumed this very log (`require_newest`). Such folders say nothing about the log.
+The attempts' folders, of rows and of Spark's state, also show that a log is older than its files, as after the restore
+of a backup. For a log gives out an epoch and an attempt before their folder is made. A reset, a restore, and an attempt
+without rows have a folder of Spark's state alone. `known` is the newest attempt that was there when the log came, or at
+which a person resumed this very log (`require_newest`). Such folders say nothing about the log.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import NoReturn
 
 from airflow_ft.protocol.decision_log import QueryLog
@@ -33,6 +35,8 @@ REMEDY = (
     " delete its file. If the pipeline then halts for the files of that log, run `airflow ft resume`."
 )
 FORMAT = 1
+SPARK = "spark"
+"""The folder of Spark's locations."""
 # Of Spark's locations also copies for a drain; the last form is a removal that was interrupted.
 ATTEMPT = re.compile(r"^\.?(\d+)-(\d+)(-drain|-born)?(\.removed)?$")
 
@@ -47,7 +51,7 @@ def register(store: QueryLog, root: str, pipeline: str) -> str:
     where = files.uri(folder, f"{PREFIX}{store.installation}")
     if not files.exists(where):
         with suppress(FileExistsError):  # another process of this log was faster
-            files.write(where, _text(store, newest_attempt(files.names(folder))))
+            files.write(where, _text(store, newest_attempt(files.names(folder), _locations(files, folder))))
     return shared(files, folder, files.names(folder))
 
 
@@ -60,15 +64,17 @@ def shared(files: FileSystem, folder: str, names: Iterable[str]) -> str:
     return f"{len(found)} decision logs use {folder}: {owners_text}. So files of ended attempts stay there."
 
 
-def newest_attempt(names: Iterable[str]) -> Rank:
+def newest_attempt(*names: Iterable[str]) -> Rank:
     """Return the newest attempt that has a folder; (0, 0): none."""
-    return max(((int(m[1]), int(m[2])) for m in map(ATTEMPT.match, names) if m), default=(0, 0))
+    return max(((int(m[1]), int(m[2])) for m in map(ATTEMPT.match, chain(*names)) if m), default=(0, 0))
 
 
-def is_newer(files: FileSystem, folder: str, names: Iterable[str], than: Rank) -> bool:
-    """Return whether a pipeline's folder with these names has an attempt that is newer than `than`, and not known."""
-    names = list(names)
-    found = newest_attempt(names)
+def is_newer(files: FileSystem, folder: str, names: Sequence[str], locations: Sequence[str], than: Rank) -> bool:
+    """Return whether a pipeline's folder has an attempt that is newer than `than`, and not known.
+
+    `names` are in it, and `locations` in its folder of Spark's locations.
+    """
+    found = newest_attempt(names, locations)
     return found > than and any(
         found > _known(files, files.uri(folder, name)) for name in names if name.startswith(PREFIX)
     )
@@ -89,9 +95,10 @@ def require_newest(store: DeliveryLog, root: str, pipeline: str, participants: S
     own = f"{PREFIX}{store.installation}"
     if [name for name in names if name.startswith(PREFIX)] != [own]:
         return
+    locations = _locations(files, folder)
     row = store.pipeline(pipeline)  # read after the names: this log gives out a number before its folder is made
-    if is_newer(files, folder, names, (row.epoch, row.last_attempt)):
-        found = newest_attempt(names)
+    if is_newer(files, folder, names, locations, (row.epoch, row.last_attempt)):
+        found = newest_attempt(names, locations)
         halt = store.noted(pipeline, Noted.HALTED)
         told = () if halt is None else halt.detail.get("found", ())
         if row.status is not PipelineStatus.ACTIVE or tuple(told) != found:
@@ -128,6 +135,10 @@ def _halt(
     headline, code, remedy = error.headline, error.code, error.remedy
     store.halt(row.name, error.reason, headline, code=code, remedy=remedy, participants=participants, found=found)
     raise error
+
+
+def _locations(files: FileSystem, folder: str) -> Sequence[str]:
+    return files.names(files.uri(folder, SPARK))
 
 
 def _text(store: QueryLog, known: Rank) -> bytes:

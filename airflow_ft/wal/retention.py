@@ -18,11 +18,10 @@ from airflow_ft.protocol.model import Segment
 from airflow_ft.wal import owners
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.markers import MARKER
-from airflow_ft.wal.owners import ATTEMPT
+from airflow_ft.wal.owners import ATTEMPT, SPARK
 from airflow_ft.wal.roots import require
 
 _BATCH = re.compile(r"^(?:\d+|\..*)$")  # or what a crash has left under a hidden name
-SPARK = "spark"
 _STRANGE = (SPARK, MARKER)
 """Names that show another log inside this one."""
 _ONE_USER = "If its files belong to another user, run all tasks of the pipeline as one user."
@@ -101,14 +100,14 @@ def _deleted(
     # worst a file stays because one of that name under another root is needed.
     kept = {end for uri in keep for end in (_end(uri, 1), _end(uri, 2))}
     home = files.uri(root, pipeline)
-    names = files.names(home)
+    names, locations = files.names(home), files.names(files.uri(home, SPARK))
     if sharers := owners.shared(files, home, names):
         log.warning("%s", with_fix(sharers, owners.REMEDY))
         return
-    if owners.is_newer(files, home, names, (epoch + 1, -1)):
+    if owners.is_newer(files, home, names, locations, (epoch + 1, -1)):
         log.info("nothing of %s is deleted: it has files of an epoch above %d", home, epoch)
         return
-    for folder in _old(files, home, is_old):
+    for folder in _old(files, home, names, is_old):
         if (batches := _listed(files, home, folder)) is None:
             yield None
             continue
@@ -122,7 +121,7 @@ def _deleted(
                 files.remove_tree(uri)
                 deleted = uri
             yield deleted
-    for location in _old(files, files.uri(root, pipeline, SPARK), is_old):
+    for location in _old(files, files.uri(home, SPARK), locations, is_old):
         if _end(location, 1) not in kept:
             deleted = None
             with _passing_over(files, home, location):
@@ -166,6 +165,6 @@ def _end(uri: str, names: int) -> tuple[str, ...]:
     return PurePosixPath(uri).parts[-names:]
 
 
-def _old(files: FileSystem, folder: str, is_old: Callable[[int, int], bool]) -> list[str]:
-    found = [(name, ATTEMPT.match(name)) for name in sorted(files.names(folder))]
+def _old(files: FileSystem, folder: str, names: Collection[str], is_old: Callable[[int, int], bool]) -> list[str]:
+    found = [(name, ATTEMPT.match(name)) for name in sorted(names)]
     return [files.uri(folder, name) for name, match in found if match and is_old(int(match[1]), int(match[2]))]

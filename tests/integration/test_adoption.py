@@ -12,6 +12,7 @@ import pytest
 from airflow_ft.protocol.adoption import adopt, look
 from airflow_ft.protocol.errors import (
     ConfigurationError,
+    FencedError,
     ForeignOwnerError,
     StateConflictError,
     StoreBehindSinkError,
@@ -309,6 +310,28 @@ def test_blocking_branches_are_named_at_once_and_ended_by_adopt(world: LosingWor
     halted = world.store.pipeline(world.pipeline).halt.message
     assert not any(name.split("'")[3].rsplit(".", 1)[1] in halted for name in prepared(world))  # type: ignore[arg-type]
     world.adopt(ROLLBACK)
+    world.deliver()
+    assert world.ids() == sorted([*expected([1]), *expected([1])])
+
+
+def test_of_two_adoptions_at_the_same_moment_one_is_refused(
+    world: LosingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would end branches of one checkpoint differently."""
+    prepare_and_lose(world)
+    as_adopted_before(world)
+    with raises(ForeignOwnerError, "prepared_foreign"):
+        world.deliver()
+    end = ServerParticipant.end_orphans
+
+    def late(*args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(ServerParticipant, "end_orphans", end)
+        world.adopt(ROLLBACK)
+        end(*args, **kwargs)
+
+    monkeypatch.setattr(ServerParticipant, "end_orphans", late)
+    with raises(FencedError, "fenced"):
+        world.adopt(COMMIT, accept_partial=True)
     world.deliver()
     assert world.ids() == sorted([*expected([1]), *expected([1])])
 

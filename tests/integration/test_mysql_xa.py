@@ -14,23 +14,27 @@ import pytest
 
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import (
+    AbortedHeuristicCommitError,
     DeclinedError,
     FencedError,
+    ForeignOwnerError,
     SinkAccessError,
     SinkUnavailableError,
     StoreBehindSinkError,
     TerminalError,
 )
+from airflow_ft.protocol.orphans import PreparedEnding
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.mysql import xa, xa_preflight
 from airflow_ft.sinks.mysql.doctor import examine
+from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xid import recover
 from airflow_ft.wal import open_wal
 from tests.integration.proxy import Proxy
 from tests.raising import raises
-from tests.sinks.mysql.world import THE_ROWS, MySqlWorld, make_world, orders, vote_for
+from tests.sinks.mysql.world import INSTALLATION, THE_ROWS, MySqlWorld, make_world, orders, vote_for
 from tools.servers import Database
 
 ROWS = 9_000
@@ -241,6 +245,37 @@ def test_an_abort_before_any_prepare_still_leaves_abort_markers(world: MySqlWorl
     assert prepared(world) == []
 
 
+def test_an_abort_meets_a_branch_that_is_committed_meanwhile(
+    world: MySqlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was prepared after the abort had listed the branches."""
+    plan = world.plan(orders=orders(1, 10))
+    world.participant(plan).prepare(plan, world.fence())
+    monkeypatch.setattr(xa.XaParticipant, "_clear_the_way", lambda *_: None)
+    write = Ledger.write_marker
+
+    def commit_first(self: Ledger, *given: Any) -> None:
+        world.server.sql(f"XA COMMIT {prepared(world)[0]}")
+        write(self, *given)
+
+    with monkeypatch.context() as patch, raises(AbortedHeuristicCommitError, "heuristic_commit_aborted"):
+        patch.setattr(Ledger, "write_marker", commit_first)
+        world.participant(plan).abort(plan, world.fence(1, 2), {"reason": "USER"})
+    assert [row[:2] for row in world.markers()] == [(1, "committed")], "no tombstone beside visible rows"
+
+
+def test_an_abort_meets_the_marker_of_another_installation(world: MySqlWorld) -> None:
+    world.deliver(world.plan(orders=orders(1, 10)))
+    columns = "epoch, attempt, digest, counts, detail, at"
+    world.sql(
+        f"INSERT INTO airflow_ft_ledger SELECT pipeline, participant, 2, branch, 'former owner', kind, {columns}"
+        " FROM airflow_ft_ledger WHERE branch = '0001'"
+    )
+    plan = world.plan(orders=orders(11, 10))
+    with raises(ForeignOwnerError, "foreign_owner", installation="former owner"):
+        world.participant(plan).abort(plan, world.fence(1, 2), {"reason": "USER"})
+
+
 def test_what_belongs_to_others_is_left_alone(world: MySqlWorld) -> None:
     plan = world.plan(orders=orders(1, 10))
     world.participant(plan).prepare(plan, world.fence())
@@ -433,6 +468,26 @@ def test_a_former_owners_marks_go_while_own_rows_are_prepared(world: MySqlWorld)
     assert {row[0] for row in world.markers()} == {1}
     commit(world, plan, notes, 3, voted=2, epoch=2)
     assert world.count() == 20
+
+
+@pytest.mark.parametrize("owner", [INSTALLATION, "another installation"])
+def test_a_late_adoption_leaves_branches_to_its_successor(world: MySqlWorld, owner: str) -> None:
+    """Two persons adopt at the same moment, or a second decision log takes the sink over meanwhile."""
+    world.installation = "former owner"
+    world.deliver(world.plan(orders=orders(1, 10)))
+    world.sql(
+        "INSERT INTO airflow_ft_ledger SELECT pipeline, participant, 9, branch, 'former owner', 'aborted', epoch,"
+        " attempt, digest, counts, detail, at FROM airflow_ft_ledger WHERE branch = ''"
+    )
+    plan = world.plan(orders=orders(11, 10))
+    world.participant(plan).prepare(plan, world.fence(1, 2))
+    world.installation = INSTALLATION
+    world.sql(f"UPDATE airflow_ft_head SET installation = '{owner}', epoch = 3")
+    before = prepared(world), world.markers()
+    kind, code = (FencedError, "fenced") if owner == INSTALLATION else (ForeignOwnerError, "foreign_owner")
+    with raises(kind, code):
+        world.participant(plan).end_orphans(world.fence(2, 0), PreparedEnding.COMMIT, make_way=True)
+    assert (prepared(world), world.markers()) == before and len(before[0]) == 3
 
 
 # --- preflight -------------------------------------------------------------------------------------------------------

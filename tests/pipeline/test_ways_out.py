@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import airflow_ft
-from airflow_ft.pipeline import doctor
+from airflow_ft.pipeline import doctor, steps
 from airflow_ft.pipeline.actions import pipelines, verifying
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
@@ -262,6 +262,52 @@ def test_recovery_notices_an_older_log_before_it_takes_an_epoch(shop: Shop) -> N
     with closing(open_store(shop.store)) as store:
         store.resume("orders", "ada")
         owners.require_newest_files(store, "orders")  # she has decided
+
+
+def test_an_older_log_is_noticed_by_newer_state_of_spark(shop: Shop) -> None:
+    """The newer log has reset the state, and no run has had rows since. Runs of the older one would delete that."""
+    shop.deliver(1)
+    newer = shop.folder / "wal/orders/spark/99-0"
+    newer.mkdir(parents=True)
+    with raises(StoreBehindSinkError, "log_behind_files", found=[99, 0]):
+        shop.deliver(2)
+    with closing(open_store(shop.store)) as store:
+        store.resume("orders", "ada")
+    shop.deliver(2)
+    assert shop.ids() == [1, 2] and newer.exists()
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_an_older_log_that_had_planned_nothing_is_adopted(shop: Shop, aborted: bool) -> None:
+    """Its halt names the sinks, or the error of `adopt` names the command that finds them."""
+
+    def die(*_: object, **__: object) -> None:
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Died):
+        patch.setattr(steps, "prepare", die)
+        shop.deliver(1)
+    if aborted:  # `recover` carries its rows, so it looks before the stage does
+        with closing(open_store(shop.store)) as store:
+            opener = participant_factory(server_connections)
+            Resolver(store, "orders", opener, "ada", Worker(), 0.1).abort(1, AfterAbort.CARRIED)
+    shop.copy(shop.log)
+    shop.deliver(2)
+    shop.copy(shop.log, back=True)
+    with raises(StoreBehindSinkError, "log_behind_files"):
+        shop.deliver(3)
+    if aborted:
+        with raises(ConfigurationError, "sinks_unknown") as refused:
+            shop.adopt()
+        assert "airflow ft resume orders" in refused.error.remedy
+        with closing(open_store(shop.store)) as store:
+            store.resume("orders", "ada")
+        with raises(StoreBehindSinkError, "digest_mismatch"):
+            shop.deliver(3)
+    shop.sql("DELETE FROM orders")  # as docs/recovery.md says
+    assert sorted(shop.adopt().heads) == ["first"]
+    shop.deliver(3)
+    assert shop.ids() == [1, 3]
 
 
 def test_the_newer_log_finds_its_files_again(shop: Shop) -> None:

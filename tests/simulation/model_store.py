@@ -554,6 +554,7 @@ class ModelStore(ModelStreams):
         savepoint: str = "",
         of: tuple[str, int] | None = None,
         again_from: int | None = None,
+        life: str = "",
     ) -> None:
         before = self._runs.get(run, Run(pipeline, run, 0, False, None)) if run is not None else None
         self._require_epoch(pipeline, epoch)

@@ -11,6 +11,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import BEGINNING, Later
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointState, Former
+from airflow_ft.protocol.overview import Noted
 from airflow_ft.protocol.recovery import recover
 from airflow_ft.spark.savepoints import taking
 from airflow_ft.spark.savepoints.metadata import read_metadata
@@ -18,6 +19,7 @@ from airflow_ft.spark.savepoints.taking import take_once
 from airflow_ft.spark.state.catching_up import FOLDER, require_all_read
 from airflow_ft.spark.state.draining import marked
 from airflow_ft.spark.state.location_files import batches
+from airflow_ft.spark.state.locations import SparkLocation, remember_incarnation
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.wal.local import local_path
 from tests.raising import raises
@@ -110,6 +112,20 @@ def test_a_savepoint_of_a_decided_checkpoint_is_restored(saved: tuple[Pipelines,
     restored(pipelines, newer, Later.REFUSE)
     pipelines.run(OLD, 3)
     assert pipelines.have(1, 2, 3)
+
+
+def test_a_restore_records_in_which_life_its_savepoint_was_taken(saved: tuple[Pipelines, str]) -> None:
+    """`reset-state` needs that if the folder of the state is lost."""
+    pipelines, _ = saved
+    pipelines.run(OLD, 2)
+    base = pipelines.store.pipeline(OLD).base
+    assert base is not None
+    remember_incarnation(SparkLocation.of(base), "orders/7-0")
+    savepoint = pipelines.savepoint()
+    restored(pipelines, savepoint, Later.REFUSE)
+    pipelines.rename(savepoint)
+    events = [pipelines.store.noted(name, Noted.RESTORED) for name in (OLD, NEW)]
+    assert [event and event.detail["life"] for event in events] == ["orders/7-0"] * 2
 
 
 def test_a_rename_in_a_full_refresh_waits_for_a_run(saved: tuple[Pipelines, str]) -> None:

@@ -3,14 +3,27 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
+from airflow_ft.protocol.from_savepoint import Later
+from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.spark.state.locations import SparkLocation, check_sources, open_location
+from airflow_ft.sources import KafkaSource
+from airflow_ft.spark.savepoints.beginning import start_from_scratch
+from airflow_ft.spark.state.beginnings import Beginnings
+from airflow_ft.spark.state.locations import (
+    SparkLocation,
+    check_sources,
+    incarnation_in,
+    incarnation_of,
+    open_location,
+    remember_incarnation,
+)
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.state.source_changes import change_sources, source_change
 from airflow_ft.spark.state.status import recorded_ids
@@ -39,9 +52,9 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     store.close()
 
 
-def _location(root: Path) -> Path:
+def _location(root: Path, name: str = "1-1") -> Path:
     """After batch 1: Kafka, a log of files up to id 1 (2 was never published), and a source that has read nothing."""
-    path = root / PIPELINE / "spark" / "1-1"
+    path = root / PIPELINE / "spark" / name
     lines = [json.dumps(KAFKA), json.dumps({"logOffset": 1}), "-"]
     texts = {"offsets/1": "\n".join(["v1", "{}", *lines]), "commits/1": "v1\n{}", "metadata": "{}"}
     texts |= {"sources/0/0": '\0v1\n{"orders":{"0":3}}', "state/0/0/2.zip": "state", "state/0/_metadata/v2/0": "v2\n{}"}
@@ -184,6 +197,31 @@ def test_the_log_replaces_a_lost_location_of_kafka_sources(scene: Scene, tmp_pat
     change_sources(change, copy, [0, 1])
     assert copy.offsets(-1) == [KAFKA, logs]
     assert _files(copy.uri)["sources/0/0"] == '\0v1\n{"orders":{"0":17,"1":4}}'
+
+
+def test_the_log_knows_in_which_life_a_lost_location_was(scene: Scene, tmp_path: Path) -> None:
+    """Since a full refresh another source was added at "latest", and an attempt that published nothing has frozen that.
+
+    In an earlier life it would begin at the present end, and pass over what came since.
+    """
+    root, refunds = str(tmp_path), KafkaSource(topics=["refunds"], starting_offsets="latest").to_json()
+    unused: Any = None  # nothing is delivered
+    refresh = (scene.store, PIPELINE, unused, Worker(), "a test", Later.WRITE_AGAIN, None, 0.1)
+    life = incarnation_of(start_from_scratch(*refresh))
+    assert life
+    scene.take()
+    lost = SparkLocation(root, PIPELINE, _location(tmp_path, "8-1").as_uri(), 1)
+    remember_incarnation(lost, life)
+    _publish(scene, lost.uri, {"orders": {"start": None, "end": KAFKA}})
+    looked_up = _location(tmp_path, "8-2")
+    (looked_up / "sources/0/0").write_text('\0v1\n{"refunds":{"0":100}}')
+    frozen = Beginnings(root, PIPELINE, life, {"refunds": refunds})
+    frozen.freeze(SparkLocation(root, PIPELINE, looked_up.as_uri(), -1), {0: "refunds"}, lambda _: {})
+    shutil.rmtree(local_path(lost.uri))
+    position = _reset(scene)
+    assert position is not None
+    found = replace(frozen, incarnation=incarnation_in(position.location)).read({0: "refunds"})
+    assert {index: each.offsets for index, each in found.items()} == {0: {"refunds": {"0": 100}}}
 
 
 @pytest.mark.parametrize("case", ["files", "no position", "restored"])

@@ -49,6 +49,18 @@ class TestAdoption:
             scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone", expected=1)
         assert scene.checkpoint(1).state is S.PREPARED
 
+    def test_a_number_that_keeps_its_place_takes_an_epoch_too(self, scene: Scene) -> None:
+        """So two persons who let a former owner's marks give way do not end its branches differently."""
+        scene.stage()
+        scene.prepare(1)
+        scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "a former owner's mark is there.")
+        before = scene.checkpoint(1)
+        assert scene.store.adopt(PIPELINE, 1, None, "ada", expected=1) == 2
+        row = scene.store.pipeline(PIPELINE)
+        assert (row.epoch, row.status, scene.checkpoint(1)) == (2, PipelineStatus.HALTED, before)
+        with raises(StateConflictError, "epoch_taken", epoch=1, current=2):
+            scene.store.adopt(PIPELINE, 1, None, "bob", expected=1)
+
     def test_adopting_with_an_outdated_epoch_is_refused(self, scene: Scene) -> None:
         """Two look at the sinks; the one has adopted, and delivered, when the other goes on."""
         scene.stage()

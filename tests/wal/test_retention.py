@@ -233,6 +233,18 @@ def test_nothing_is_deleted_across_a_mount_point(tmp_path: Path, monkeypatch: py
     assert open_wal().open(segment).sinks() == ["s"]
 
 
+def test_nothing_is_swept_below_newer_state_of_spark(tmp_path: Path) -> None:
+    """A newer log has reset the state, or restored a savepoint, and no run has had rows since."""
+    with SqliteStore(tmp_path / "ft.db") as store:
+        earlier = _spark(tmp_path, "9-0")
+        register(store, str(tmp_path), "orders")  # of an earlier log: known
+        _spark(tmp_path, "5-3")
+        assert sweep(str(tmp_path), "orders", set(), below_epoch=6)
+        waste, newer = _spark(tmp_path, "8-4"), _spark(tmp_path, "10-0")
+        assert sweep(str(tmp_path), "orders", set(), below_epoch=9) == []
+        assert sweep(str(tmp_path), "orders", {newer}, below_epoch=10) == [waste, earlier]
+
+
 def test_nothing_is_swept_below_a_newer_epoch(tmp_path: Path) -> None:
     """The log in use may have been restored from a backup, and the newer one comes back."""
     with SqliteStore(tmp_path / "ft.db") as store:

@@ -265,6 +265,24 @@ def check_adopter(head: Head | None, fence: Fence) -> None:
     )
 
 
+def check_shut_out(head: Head | None, fence: Fence, *, make_way: bool) -> bool:
+    """Return whether an adoption has to raise the head to its fence before it ends anything.
+
+    Each adoption has an epoch of its own. So of two at the same moment, the one with the older epoch stops.
+
+    Raises:
+        FencedError, StateConflictError: as `check_adopter`.
+        ForeignOwnerError: with `make_way`, another installation has taken the head over since.
+    """
+    if head is None:
+        return False
+    if make_way or head.installation == fence.installation:
+        check_epoch(head, fence)
+    else:
+        check_adopter(head, fence)
+    return head.rank <= fence.rank
+
+
 def refuse_markers_without_head(newest: int, table: str) -> None:
     """StoreBehindSinkError when there are markers, up to `newest`, and no head in `table`."""
     if newest:

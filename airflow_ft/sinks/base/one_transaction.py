@@ -28,6 +28,7 @@ from airflow_ft.sinks.base.memory import (
     check_marker,
     check_owner,
     check_settled,
+    check_shut_out,
     new_head,
     refuse_markers_without_head,
     refuse_to_adopt,
@@ -226,14 +227,16 @@ class TransactionParticipant(ABC, Generic[Db]):
             if there is None:
                 return
         with self._writing(fence) as (_, ledger):
-            head = ledger.head()
-            if head is None:
-                return
-            if head.installation != fence.installation:
-                check_adopter(head, fence)
-                ledger.raise_head(fence)
-            elif make_way:
+            head = self._shut_out(ledger, fence, make_way)
+            if head is not None and make_way:
                 ledger.drop_markers_of_others(head.last_delivered, fence.installation)
+
+    def _shut_out(self, ledger: TransactionLedger, fence: Fence, make_way: bool) -> Head | None:
+        """Raise the head to the fence of an adoption, against its former owner and earlier adoptions; return it."""
+        head = ledger.head()
+        if check_shut_out(head, fence, make_way=make_way):
+            ledger.raise_head(fence)
+        return head
 
     # --- what the steps share ------------------------------------------------------------------------------------
 

@@ -79,7 +79,8 @@ class PreparedOfOwners(ABC):
 
         Of an undecided number one attempt alone is committed: the one whose branches are visible, else the newest.
 
-        With `roll_back_own` what older attempts of this installation have prepared is rolled back too.
+        Call it after the head was raised, which stops other adoptions. With `roll_back_own` what older attempts of this
+        installation have prepared is rolled back too.
         StateConflictError: something is prepared, and `ending` is None.
         """
         found = self._of_others(fence.installation)

@@ -219,17 +219,17 @@ class FilesParticipant(OwnedFolder):
             return found if mine else replace(found, epoch=fence.epoch, attempt=fence.attempt)
 
         with self._translated_errors():
-            head = self._head_of(fence.pipeline)
-            if head is None:
+            if (head := self._head_of(fence.pipeline)) is None:
                 return
-            if head.installation != fence.installation:
-                self.ledger.change(raised)
-                self._end_prepared(fence, ending, head.last_delivered)
-                self.staged.remove(lambda _, rank: rank < fence.rank)
-            elif make_way:
+            if make_way:
+                check_epoch(head, fence)
                 for number, marker in list(self.ledger.markers(head.last_delivered)):
                     if is_foreign(marker, fence):
                         self.ledger.remove_marker(number)
+            elif head.installation != fence.installation:
+                self.ledger.change(raised)
+                self._end_prepared(fence, ending, head.last_delivered)
+                self.staged.remove(lambda _, rank: rank < fence.rank)
 
     def heuristic(self, plan: Plan) -> str:
         """Return whether its rows are visible because someone moved the folder."""

@@ -23,10 +23,10 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.branch_system import GRAVEST, side_by_side
 from airflow_ft.sinks.base.memory import Marker, check_marker
 from airflow_ft.sinks.base.one_transaction import TransactionLedger
-from airflow_ft.sinks.base.prepared import heuristic_text, visible_branches
+from airflow_ft.sinks.base.prepared import committed_by_hand, heuristic_text, visible_branches
 from airflow_ft.sinks.base.slices import Slice, divide, labels
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
-from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger, marker_lost, settled
+from airflow_ft.sinks.mysql.ledger import Ledger, marker_lost, settled
 from airflow_ft.sinks.mysql.load import AnotherWay
 from airflow_ft.sinks.mysql.naming import literal
 from airflow_ft.sinks.mysql.server import ServerParticipant
@@ -157,9 +157,22 @@ class BranchedParticipant(ServerParticipant):
         return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, whole)
 
     def _write_tombstone(self, ledger: TransactionLedger, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> None:
+        """As the base. A place that is taken means what its marker says: the insert may have waited for its commit."""
         assert isinstance(ledger, Ledger)
-        for label in (WHOLE, *self._labels()):
-            ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail, label)
+        for label in self._labels():
+            if ledger.take_place(plan, fence, Outcome.ABORTED, detail, label):
+                continue
+            if (winner := ledger.marker(plan.number, label)) is not None:
+                check_marker(winner, plan, fence.installation)
+            if found := self._heuristic_text(ledger, plan):
+                raise committed_by_hand(found, plan.pipeline)
+            raise SinkUnavailableError(
+                f"another process wrote the marker of branch {label} of checkpoint {plan.number} meanwhile.",
+                code="marker_taken",
+                remedy="Wait for the retry: it reads that marker.",
+                branch=label,
+            )
+        ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail)
 
     # --- what was committed by hand -----------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import pymysql
 
 from airflow_ft.protocol.model import Fence
 from airflow_ft.protocol.votes import Outcome
-from airflow_ft.sinks.base.memory import Marker, check_adopter
+from airflow_ft.sinks.base.memory import Marker, check_shut_out
 from airflow_ft.sinks.base.orphans import PreparedOfOwners
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, BranchName
 from airflow_ft.sinks.base.slices import labels
@@ -54,13 +54,13 @@ class Prepared(PreparedOfOwners):
         return as_marked(self._session, self.ledger, cast(Xid, name), marker)
 
 
-def shut_out(session: Session, ledger: Ledger, fence: Fence) -> None:
-    """Raises the head above the former owner, who stays named in it, and ends the sessions that the head had named."""
+def shut_out(session: Session, ledger: Ledger, fence: Fence, *, make_way: bool) -> None:
+    """Raises the head above its owner, who stays named in it, and ends the sessions that the head had named."""
     head = ledger.on(session).head()
-    if head is None or head.installation == fence.installation:
+    if head is None or not check_shut_out(head, fence, make_way=make_way):
         return
     for _ in range(2):  # also what began before the head was raised, and after the first look
-        check_adopter(ledger.on(session).head(), fence)
+        check_shut_out(ledger.on(session).head(), fence, make_way=make_way)
         for connection in older_sessions(session, ledger, fence, head, (), labels(MAX_BRANCHES)):
             kill(session, connection, head.rank)
         ledger.on(session).shut_out(fence, head.installation)

@@ -218,7 +218,7 @@ class ServerParticipant(JudgingParticipant):
         ledger = self._ledger(fence.pipeline)
         with suppressed(NO_SUCH_TABLE):
             with closing(self._open()) as session:
-                shut_out(session, ledger, fence)
+                shut_out(session, ledger, fence, make_way=make_way)
                 prepared = Prepared(session, ledger, self._limits.head_wait)
                 prepared.end_of_others(fence, ending, roll_back_own=not make_way)
             if make_way:

@@ -238,7 +238,8 @@ class LocalParticipant(OneTransactionParticipant[Session]):
         with self._reading(fence.pipeline) as there:
             if there is None:
                 return
-        super()._end_orphans(fence, ending, make_way=False)
+        with self._writing(fence) as (_, ledger):
+            self._shut_out(ledger, fence, make_way)
         with self._session(fence) as session:
             prepared = Prepared(self._ledger(session, fence.pipeline), self.limits.head_wait)
             prepared.end_of_others(fence, ending, roll_back_own=not make_way)

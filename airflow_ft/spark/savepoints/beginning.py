@@ -23,7 +23,7 @@ from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.position import Position
 from airflow_ft.spark.savepoints.settling import require_settleable, settled
 from airflow_ft.spark.savepoints.taking import writing
-from airflow_ft.spark.state.locations import location_root, new_beginning
+from airflow_ft.spark.state.locations import incarnation_of, location_root, new_beginning
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.decision_log import QueryLog
@@ -73,7 +73,8 @@ def start_from_scratch(
             root = location_root(base.location)
             with writing(root, pipeline):
                 position = new_beginning(root, pipeline, epoch)
-        store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, BEGINNING, again_from=0)
+        life = incarnation_of(position)
+        store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, BEGINNING, again_from=0, life=life)
     return position
 
 

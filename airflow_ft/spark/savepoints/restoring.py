@@ -56,7 +56,13 @@ from airflow_ft.spark.state.beginnings import copy_frozen
 from airflow_ft.spark.state.catching_up import note_written_again, plan, require_all_read
 from airflow_ft.spark.state.evolution import note_restored
 from airflow_ft.spark.state.location_files import newest_batch, renew_query_id
-from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_of_epoch, location_root
+from airflow_ft.spark.state.locations import (
+    SparkLocation,
+    copy_location,
+    incarnation_in,
+    location_of_epoch,
+    location_root,
+)
 from airflow_ft.spark.state.meaning import warn_of_later_spark
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.wal.owners import register
@@ -184,16 +190,16 @@ def restore(
                 " still want it.",
                 pipeline=name,
             ) from error
-        position = copied.position(savepoint.batch)
+        position, life = copied.position(savepoint.batch), incarnation_in(copied.uri)
         reason = f"savepoint {uri} of checkpoint {savepoint.number}: {why}"
         if rename:
-            store.rename(was, held, savepoint.number, name, epoch, position, reason, run, uri)
+            store.rename(was, held, savepoint.number, name, epoch, position, reason, run, uri, life)
         else:
             of = None if was == name else (was, savepoint.number)
             again_from = None
             if later is Later.WRITE_AGAIN:  # under another name it has published nothing
                 again_from = savepoint.number + 1 if of is None else 0
-            store.restore(name, epoch, position, reason, run, uri, of, again_from)
+            store.restore(name, epoch, position, reason, run, uri, of, again_from, life)
     if claim is ClaimMode.CLAIM:
         try:
             dispose(uri)

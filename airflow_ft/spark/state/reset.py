@@ -8,7 +8,8 @@ each source's position, in the source's own format:
 
 The watermark is state and is dropped too: rows that were too late for the old state enter the new one.
 
-If the old location is gone, the decision log knows the positions of Kafka sources.
+If the old location is gone, the decision log knows the positions of Kafka sources, and the life of the pipeline. A
+source without a position begins where it was frozen in that life. Elsewhere, it would skip records or read them twice.
 
 What if the process dies ...
 - while the location is made: it belongs to an epoch without a holder, and is swept; the base is the old one;
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, WalCorruptError
 from airflow_ft.protocol.lookup import is_replaced
 from airflow_ft.protocol.model import DRAINED, AfterAbort, Checkpoint, CheckpointState, SparkPosition
+from airflow_ft.protocol.overview import Noted
 from airflow_ft.protocol.retention import POSITIONS_KEPT
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
@@ -32,7 +34,6 @@ from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.location_files import copy_source_notes, keep
 from airflow_ft.spark.state.locations import (
-    INCARNATION_FILE,
     LEFT,
     SOURCES_FILE,
     START_FILE,
@@ -42,6 +43,7 @@ from airflow_ft.spark.state.locations import (
     is_kafka,
     location_of_epoch,
     location_root,
+    remember_incarnation,
     require_batch,
 )
 from airflow_ft.spark.state.status import record_ids, recorded_ids
@@ -121,6 +123,8 @@ def reset_state(
         write_source_positions(filesystem(root), old, new)
     else:
         _write_known_positions(known, new)
+        restored = store.noted(pipeline, Noted.RESTORED)
+        remember_incarnation(new, restored.detail.get("life", "") if restored is not None else "")
     new.sync({})
     position = new.position(_BEFORE_THE_FIRST)
     had_state = known is not None or has_state(old.uri)
@@ -183,8 +187,7 @@ def write_source_positions(files: FileSystem, old: SparkLocation, new: SparkLoca
     if names:
         keep(new.uri, SOURCES_FILE, names)
     copy_source_notes(old.uri, new.uri)
-    if incarnation := incarnation_in(old.uri):
-        keep(new.uri, INCARNATION_FILE, incarnation)
+    remember_incarnation(new, incarnation_in(old.uri))
     if files.names(files.uri(old.uri, LEFT)):
         link_tree(files.uri(old.uri, LEFT), files.uri(new.uri, LEFT), lambda _: True)
     return starts

@@ -20,6 +20,7 @@ from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
     DeclinedError,
+    FencedError,
     SinkAccessError,
     SinkUnavailableError,
     StoreBehindSinkError,
@@ -407,6 +408,8 @@ def test_another_installation_takes_over_behind_a_tombstone(tmp_path: Path) -> N
     assert orphan.number == 2
     participant.end_orphans(world.fence(5, 1, THEIRS), None)
     participant.adopt(world.fence(5, 2, THEIRS), 2)
+    with raises(FencedError, "fenced", head_epoch=5):  # another adoption has gone further
+        participant.end_orphans(world.fence(4, 9, THEIRS), None, make_way=True)
     participant.end_orphans(world.fence(5, 3, THEIRS), None, make_way=True)
     assert participant.orphans(world.pipeline, THEIRS) == []
     world.predecessor = 2

@@ -618,6 +618,8 @@ def test_tombstones_of_a_former_owner_make_way(world: World) -> None:
     later = replace(plan, number=2)
     with pytest.raises(HaltError):
         world.prepare(later)
+    with raises(FencedError, "fenced", head_epoch=5):  # another adoption has gone further
+        participant.end_orphans(world.fence(4, 9, THEIRS), None, make_way=True)
 
 
 def test_two_adoptions_at_once_leave_the_newest_head_and_rows(world: World) -> None:

@@ -542,6 +542,9 @@ def test_a_delivery_blocked_by_a_former_owners_rows_stops(make: Make) -> None:
     assert raised.error is not None and "airflow ft adopt" in raised.error.remedy
     assert len(table_of(world).prepared(world)) == 1, "nobody but a person ends it"
     participant = world.participant(same)
+    with raises(FencedError, "fenced", head_epoch=5):  # another adoption has gone further
+        participant.end_orphans(world.fence(4, 9, THEIRS), PreparedEnding.COMMIT, make_way=True)
+    assert len(table_of(world).prepared(world)) == 1
     participant.end_orphans(world.fence(5, 3, THEIRS), PreparedEnding.ROLLBACK, make_way=True)
     world.commit(same, world.prepare(same, 4, epoch=5), 5, epoch=5)
     assert world.target.ids() == world.ids_of(1, 2)
