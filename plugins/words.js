@@ -40,7 +40,7 @@ export const actions = /** @type {const} */ ({
   resetState: "Reset state",
   resetStateSays: "Deletes counts, windows and all other operator state. Keeps source positions, so no row is read again.",
   retire: "Retire",
-  retireSays: "Silences all alerts but HALTED and QUARANTINED until the next run. Deletes and delivers nothing.",
+  retireSays: "Silences all alerts except HALTED and QUARANTINED until the next run. Deletes and delivers nothing.",
   verify: "Verify",
   verifySays: "Compares the write-ahead log with the sinks; changes nothing. The run fails if rows are missing or doubled, and its log names them.",
   examine: "Examine",

@@ -136,9 +136,10 @@ class ProblemNotifier(BaseNotifier):
             )
 
     def _unexplained(self, context: Context, found: Collection[Problem]) -> list[Problem]:
-        """Return the error of a recovery that has failed for further pipelines; none if only some are to be reported.
+        """Return the error of a failed recovery if it names pipelines without a problem in `found`.
 
-        It knows more than the decision log: that a package is missing, a file lost, or that its own `patience` is over.
+        Such an error knows more than the decision log: a package is missing, a file is lost, or the task's own
+        `patience` is over. Returns nothing if this notifier reports only some pipelines or conditions.
         """
         error = getattr(context.get("exception"), "__context__", None)
         if (
@@ -178,7 +179,7 @@ class ProblemNotifier(BaseNotifier):
 
 
 def _judged(found: Sequence[Overview], context: Context) -> list[Overview]:
-    """Pipelines with what Airflow knows of their runs, if this process may ask; else a dead run shows by its lease."""
+    """Add what Airflow knows of the runs, if this process may ask it. Otherwise only leases show that a run is dead."""
     if is_process_of(context):
         return judged(found, settings.lease_seconds())
     return judge(found, settings.lease_seconds(), lambda _: (), lambda _: ())

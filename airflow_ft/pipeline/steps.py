@@ -90,7 +90,7 @@ def recover(
 
     store, name = run.store, run.pipeline
     if store.register(name).status is PipelineStatus.ACTIVE and store.open_checkpoints(name):
-        owners.require_newest(store, wal_root, name)  # before an epoch is taken; else the stage looks
+        owners.require_newest(store, wal_root, name)  # before an epoch is taken; in other cases `preflight` checks it
     restore, renames = None, False
     if savepoint is not None and savepoint.is_given:
         restore, renames = partial(_restore, run, savepoint, sources, wal_root), savepoint.renames
@@ -294,7 +294,7 @@ def commit(run: steps.Context[DecisionLog], participant: str, restores: bool) ->
 
 
 def undecided(run: steps.Context[DecisionLog]) -> str:
-    """Return why rows of the run, computed or not, are not decided, so that no commit can deliver them; "": all are."""
+    """Return why some rows of the run are not decided yet, so that no commit can deliver them; "": all are decided."""
     row = run.store.run(run.pipeline, run.run)
     if row is None or not row.staged:
         return "the stage of this run has not finished"
@@ -302,7 +302,7 @@ def undecided(run: steps.Context[DecisionLog]) -> str:
     decided = [c for c in plans if c.state is CheckpointState.COMMITTING]
     covered = {c.number for c in decided} | {s.number for c in decided if c.plan for s in c.plan.segments}
     first = next((c for c in run.unsettled(sys.maxsize) if c.number not in covered), None)
-    return "" if first is None else f"checkpoint {first.number} is {first.state}, and not decided"
+    return "" if first is None else f"checkpoint {first.number} is {first.state} and not decided yet"
 
 
 def _waits(run: steps.Context[DecisionLog]) -> bool:

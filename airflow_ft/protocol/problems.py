@@ -31,7 +31,7 @@ URGENT = (
 class Problem:
     """Problem of a pipeline with its `condition`; `cause` and `remedy` are sentences.
 
-    Of no pipeline ("", None): an error, such as a decision log that does not answer.
+    Without a pipeline ("", None): an error of all of them, such as a decision log that does not answer.
     """
 
     pipeline: str
@@ -41,7 +41,7 @@ class Problem:
 
     @property
     def headline(self) -> str:
-        """In few words: `pipeline orders is HALTED`; or the first line of the cause."""
+        """Return `pipeline orders is HALTED`, for example; without a pipeline the first line of the cause."""
         if not self.pipeline:
             return self.cause.partition("\n")[0].rstrip(":")
         return f"pipeline {self.pipeline} is {self.condition}"
@@ -65,7 +65,7 @@ def problems(
     A pipeline is late by its own `late_after`; where it has none, by this one. This one does not count for retired
     pipelines and streams that were stopped. With `patience` one whose published rows are not delivered for longer has
     a problem, too (WAITING, or IN_DOUBT), unless it is retired.
-    `judged` adds what Airflow knows of runs (`core.judging`). A stream that was stopped on purpose has no problem.
+    `judged` adds what Airflow knows of runs (`protocol.judging`). A stream that was stopped on purpose has no problem.
     A pipeline with a damaged row counts as HALTED.
     """
     for each in judged([each for each in store.overviews() if pipelines is None or each.name in pipelines]):

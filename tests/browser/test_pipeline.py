@@ -165,7 +165,7 @@ def test_a_checkpoint_shows_its_deliveries_and_its_configuration(visit: Visit) -
     expect(shown).to_have_count(0)
 
 
-def test_open_details_are_asked_for_again(visit: Visit) -> None:
+def test_open_details_are_refreshed(visit: Visit) -> None:
     visit.pipeline(PIPELINE).history().details(CHECKPOINTS).click()
     expect(visit.page.get_by_role("link", name=f"{RUN.dag_id} / {RUN.run_id}")).to_be_visible()
     with visit.page.expect_request(re.compile(rf"/checkpoints/{CHECKPOINTS}$")):

@@ -101,7 +101,7 @@ def test_a_damaged_row_hides_no_other_problem(store: DecisionLog) -> None:
     assert late.startswith("pipeline slow is LATE: ")
 
 
-def test_a_decision_log_that_is_away_is_reported(store: DecisionLog) -> None:
+def test_an_unreachable_decision_log_is_reported(store: DecisionLog) -> None:
     url = "postgresql://ada@127.0.0.1:1/db?connect_timeout=2"
     with raises(StoreUnavailableError, "server_unreachable"):
         ProblemNotifier(receive, pipelines=["well"], store=url).notify({})
@@ -109,7 +109,7 @@ def test_a_decision_log_that_is_away_is_reported(store: DecisionLog) -> None:
     assert "decision log" in text.partition("\n")[0]
 
 
-def test_what_only_the_recovery_knows_is_reported(store: DecisionLog) -> None:
+def test_an_error_that_only_the_recovery_has_is_reported(store: DecisionLog) -> None:
     chat = Chat("{{ problem.headline }}")
     for names, count in ((["broken", "well"], 4), (["broken"], 3)):
         SENT.clear()
@@ -250,7 +250,7 @@ def test_a_dead_stream_is_reported_but_a_stopped_one_is_not(store: DecisionLog) 
 
 
 def test_airflow_is_asked_only_where_it_answers(store: DecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DAG processor, triggerer and executors answer no request for a run, not even by an error."""
+    """DAG processor, triggerer and executors do not answer requests for a run, not even with an error."""
 
     class Silent:
         def send(self, msg: Any) -> None:

@@ -63,7 +63,7 @@ def adopt(args: Namespace) -> None:
                 else f"{name}: has no marker of the pipeline"
             )
             if head and head.lost:
-                say("  its head is gone, or older than its markers, shown above. `adopt` writes it again")
+                say("  its fence is gone, or older than its markers, shown above. `adopt` writes it again")
             for orphan in estate.orphans:
                 number = f"checkpoint {orphan.number}: " if orphan.number else ""
                 say(f"  {number}{orphan.text}, from installation {orphan.installation}")

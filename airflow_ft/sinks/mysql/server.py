@@ -67,7 +67,7 @@ class ServerParticipant(JudgingParticipant):
     def _writing(
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
     ) -> Iterator[tuple[Session, Ledger]]:
-        """With a plan its session is announced first. The first look at the head locks it, or its place."""
+        """With a plan, announce its session first. The first look at the head locks it, or its place."""
         with closing(self._open()) as session:
             ledger = self._ledger(fence.pipeline)
             if create:
@@ -234,10 +234,10 @@ class ServerParticipant(JudgingParticipant):
             raise Unanswered(describe(error)) from error
 
     def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
-        """Runs a step, again on a new connection when an answer was lost or a lock was not had (bounded).
+        """Run a step. Try again on a new connection if an answer was lost or a lock was not granted (a few times).
 
-        Also when rows must go in another way. Nothing is sent ahead in a second try: some proxies end a connection that
-        does not wait for its answers.
+        Also try again if rows must be sent in another way. A second try sends nothing ahead: some proxies end a
+        connection that does not wait for its answers.
         """
         self._tries, self._way, self._killed = 1, Way(), ()
         while True:
@@ -261,7 +261,7 @@ class ServerParticipant(JudgingParticipant):
             self._way = replace(self._way, ahead=False)
 
     def _refuse_branches_of_others(self, plan: Plan) -> None:
-        """When a lock was not had: ForeignOwnerError, if it may be a former owner's prepared branch that holds it."""
+        """After a lock was not granted: ForeignOwnerError if a former owner's prepared branch may hold it."""
         try:
             with closing(self._open()) as session:
                 Prepared(session, self._ledger(plan.pipeline), 0).refuse(plan.installation)
