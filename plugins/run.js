@@ -8,7 +8,7 @@ const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading } = globalThis.ChakraUI;
 
 /**
- * For a task of a pipeline, only that pipeline; its id begins with the name. `mapIndex`: only this index of a mapped group.
+ * For a task of a pipeline, only that pipeline (its id begins with the name). `mapIndex`: only this index of a group.
  * @param {{ dagId: string, runId: string, taskId?: string, mapIndex?: string }} props
  */
 export function OfRun({ dagId, runId, taskId = "", mapIndex = "-1" }) {

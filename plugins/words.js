@@ -54,7 +54,7 @@ export const actions = /** @type {const} */ ({
   quarantine: "Quarantine",
   quarantineSays: "Holds it and all later checkpoints until someone delivers or aborts it.",
   redeliver: "Redeliver",
-  redeliverSays: "Check first that its rows are not in the sink. A sink without its marker cannot tell, and would hold the rows twice.",
+  redeliverSays: "Check first that its rows are not in the sink. A sink that lost its marker would hold the rows twice.",
   setRowsAside: "Set rows aside",
   setRowsAsideSays: "Moves rows that a sink refuses into dead-letter files beside the write-ahead log. Delivers all other rows.",
 });

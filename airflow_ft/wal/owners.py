@@ -6,9 +6,9 @@ A sweep deletes what its own decision log does not name. So where two logs have 
 would delete what the other one has published. Each log registers before it writes. If the process dies before that, it
 has written nothing; registering once more changes nothing.
 
-The attempts' folders also show that a log is older than its files, as after the restore of a backup: a log gives out
-epoch and attempt before it makes their folder. `known` is the newest attempt that was there when the log registered, or
-when a person last resumed this log (`require_newest`). Folders up to that attempt prove nothing.
+The attempts' folders also show that a log is older than its files, as after the restore of a backup. For a log gives
+out epoch and attempt before it makes their folder. `known` is the newest attempt that was there when the log
+registered, or when a person last resumed this log (`require_newest`). Folders up to that attempt prove nothing.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def take_once(
 
 
 def too_late(store: DecisionLog, pipeline: str, lost: str) -> set[int | None]:
-    """Return the requests whose state was deleted before a run answered them. None stands for a request made now.
+    """Return the requests whose state was deleted before a run answered them. None: a request made now.
 
     `lost`: "state" counts every deletion, "open" only deletions of state that a drain would have delivered.
 
