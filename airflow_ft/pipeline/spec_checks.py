@@ -282,9 +282,9 @@ def check_folders(sources: Mapping[str, Source], sinks: Mapping[str, SinkSpec]) 
 
 
 def check_targets(sinks: Mapping[str, SinkSpec]) -> None:
-    """Refuse two sinks that write by key into one table, because which has the last word for a key is not defined.
+    """Refuse two sinks that write by key into one table: a key that comes from both would have no defined value.
 
-    Also two sinks of a participant that has one table, and two of one folder.
+    Also refuse two sinks of a participant that has one table, and two sinks of one folder.
     """
     seen: dict[tuple[str, Any], str] = {}
     for name, sink in sinks.items():

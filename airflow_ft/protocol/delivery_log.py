@@ -127,7 +127,7 @@ class DeliveryLog(EpochLog, Protocol):
         """
 
     def prune(self, pipeline: str, number: int) -> None:
-        """Writes that the files of this delivered number are being deleted (PRUNING goes before the files)."""
+        """Record, before the deletion, that the files of this delivered number are deleted (PRUNING)."""
 
     def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
         """Delete some old events, from the oldest on. Returns 0 if none is left to delete.

@@ -31,7 +31,7 @@ URGENT = (
 class Problem:
     """Problem of a pipeline with its `condition`; `cause` and `remedy` are sentences.
 
-    Without a pipeline ("", None): an error of all of them, such as a decision log that does not answer.
+    An error of no single pipeline, such as a decision log that does not answer, has the pipeline "" and no condition.
     """
 
     pipeline: str
@@ -60,10 +60,10 @@ def problems(
     patience: timedelta | None = None,
     judged: Callable[[Sequence[Overview]], Sequence[Overview]] = list,
 ) -> Iterator[Problem]:
-    """One for each pipeline that has any, by name; `pipelines`: only these.
+    """Yield one problem for each pipeline that has any, by name; `pipelines`: only these.
 
-    A pipeline is late by its own `late_after`; where it has none, by this one. This one does not count for retired
-    pipelines and streams that were stopped. With `patience` one whose published rows are not delivered for longer has
+    A pipeline is late by its own `late_after`, or if it has none, by this argument. The argument does not apply to
+    retired pipelines and stopped streams. With `patience`, a pipeline whose published rows wait longer for delivery has
     a problem, too (WAITING, or IN_DOUBT), unless it is retired.
     `judged` adds what Airflow knows of runs (`protocol.judging`). A stream that was stopped on purpose has no problem.
     A pipeline with a damaged row counts as HALTED.

@@ -43,12 +43,10 @@ log = logging.getLogger(__name__)
 LogT = TypeVar("LogT", bound=RunLog, covariant=True)
 
 PROBLEMS = 20  # most undelivered numbers of a run that are named one by one
-CLEAR_FAILED = (
-    "Read the log of the task that failed first. Then clear the run's failed tasks, or let the next run deliver."
-)
+CLEAR_FAILED = "Read the log of the task that failed first. Clear the run's failed tasks, or let the next run deliver."
 CLEAR_STAGE = (
-    "Read the log of the task that failed first. Then clear that task, the stage and all tasks after the stage, or let"
-    " the next run deliver."
+    "Read the log of the task that failed first. Clear that task, the stage and all tasks after the stage, or let the"
+    " next run deliver."
 )
 
 
@@ -56,8 +54,7 @@ CLEAR_STAGE = (
 class Context(Generic[LogT]):
     """One run of one pipeline, and the dependencies of its steps.
 
-    `run_is_over` returns whether another run has no task that works, so that this run may take its turn (Airflow: it
-    is not RUNNING).
+    `run_is_over` returns whether no task of another run works, so that this run may take its turn (not RUNNING).
     `is_own_stage` returns whether the task that staged this run is the stage of this step (None: it must be).
     """
 

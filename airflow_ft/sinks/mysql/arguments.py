@@ -17,7 +17,7 @@ _FILES = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password")
 _IN_OBJECT = {"ca", "capath", "cert", "key", "key_password", "cipher"}
 _MODES = ("PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 _OF_PYMYSQL = {"ssl_disabled": "DISABLED", "ssl_verify_cert": "VERIFY_CA", "ssl_verify_identity": "VERIFY_IDENTITY"}
-"""Refused settings, and the `ssl_mode` that says the same."""
+"""Refused settings, and the `ssl_mode` with the same meaning."""
 
 
 def flag(value: Any, *, default: bool) -> bool:

@@ -92,7 +92,7 @@ class ServerParticipant(JudgingParticipant):
     # --- the steps -----------------------------------------------------------------------------------------------
 
     def _first_look(self, plan: Plan, fence: Fence) -> tuple[dict[str, Any], Sequence[SegmentReader] | None]:
-        """In one session without a transaction, which ends before rows are read: that may take long."""
+        """Use one session without a transaction. It ends before rows are read, which may take long."""
         self._given = None
         unsafe_allowed = any(sink.allow_unsafe_durability for sink in self._sinks.values())
         ledger = self._ledger(plan.pipeline)
@@ -125,11 +125,11 @@ class ServerParticipant(JudgingParticipant):
         return notes | {"warnings": warnings}, readers
 
     def _preflight(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> Mapping[str, Any]:
-        """Return what a strategy demands of the server before the head is raised; returns notes."""
+        """Check what a strategy demands of the server before the head is raised. Return notes."""
         return {}
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
-        """Read those rows whose columns do not decide. No connection is held meanwhile."""
+        """Read the rows where schemas and statistics do not decide. It holds no connection meanwhile."""
         verdicts, targets = self._judged
         self._check_rows(plan, verdicts, targets)
         tables: dict[str, Any] = {}
@@ -198,10 +198,10 @@ class ServerParticipant(JudgingParticipant):
                 require_rows_at_fault(refused.reasons(name)[before:], name, str(target.table.name))
         if affected != expected:
             raise SinkUnavailableError(
-                f"the server counted {count_text(affected, 'row')}, and segment {reader.segment.number} has {expected}."
-                " Nothing was committed.",
+                f"the server counted {count_text(affected, 'row')} of checkpoint {reader.segment.number}, but the log"
+                f" has {expected}. Nothing was committed.",
                 code="row_count_mismatch",
-                remedy="Report it: the manifest of the segment and its files disagree.",
+                remedy="Report it: the checkpoint's manifest and its files disagree.",
                 sink=name,
                 found=affected,
                 expected=expected,

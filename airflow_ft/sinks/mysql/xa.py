@@ -161,7 +161,7 @@ class XaParticipant(BranchedParticipant):
             self._claim(session, ledger, plan, fence, xid, detail)
             still_named(ledger.on(session).head(), fence, xid.nonce)  # I5: after the place is taken, never before
             self._fill(session, plan, part, detail)
-            session.forget_statements()  # they would hold up the end of this connection (`fencing.await_end`)
+            session.forget_statements()  # they would delay the end of this connection (`fencing.await_end`)
             session.run(f"XA END {xid.sql}")
             session.run(f"XA PREPARE {xid.sql}")
 

@@ -154,7 +154,7 @@ def _is_kafka_position(position: Any) -> bool:
 
 
 def _write_known_positions(known: Mapping[str, Mapping[str, Any]], new: SparkLocation) -> None:
-    """As `write_source_positions`. Sources are in the order of their names: the next attempt puts them into its own."""
+    """As `write_source_positions`, with sources in the order of their names. The next attempt uses its own order."""
     files, ends = filesystem(new.uri), [position["end"] for position in known.values()]
     for index, end in enumerate(ends):
         first = _KAFKA_HEAD + json.dumps(end, separators=(",", ":"))
