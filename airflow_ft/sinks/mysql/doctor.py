@@ -71,7 +71,7 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
         exam.warn(
             "local_infile",
             f"LOAD DATA LOCAL is off {where}: rows go by INSERT, which takes a quarter longer (docs/performance.md)."
-            " If it is on, the server reads rows from one stream, and never gets another file",
+            " If it is on, the server gets the rows only, and no file of this machine",
             "Run SET PERSIST local_infile = ON."
             if session.local_infile_allowed
             else 'Remove "local_infile": false from the extra.',
