@@ -208,14 +208,16 @@ def check_settled(
         check_marker(marker, plan, fence.installation)
         return True
     found, expected = head.last_delivered, plan.participant(participant).predecessor
+    last = f"the sink delivered checkpoint {found} last" if found else "the sink has delivered nothing"
+    follows = f"checkpoint {plan.number} must {f'follow {expected}' if expected else 'be its first'}"
     if head.floor >= plan.number:
         what = f"the sink has pruned its markers up to {head.floor}, and checkpoint {plan.number} is among them"
     elif found > expected:
-        what = f"the sink delivered checkpoint {found} last, but checkpoint {plan.number} must follow {expected}"
+        what = f"{last}, but {follows}"
     elif exactly and found < expected:
         what = (
-            f"the sink delivered checkpoint {found} last, but checkpoint {plan.number} must follow {expected}. The"
-            " server has lost a delivery: it was restored from a backup, or failed over to a replica that lagged"
+            f"{last}, but {follows}. The server has lost a delivery: it was restored from a backup, or failed over to a"
+            " replica that lagged"
         )
     else:
         return False
