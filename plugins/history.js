@@ -161,7 +161,7 @@ function Row({ pipeline, checkpoint, columns, longest, only }) {
 }
 
 /**
- * A table of them, each of which opens to all that is known of it.
+ * Table of checkpoints. Each row opens to its details.
  * @param {{
  *   name: string, title: string, checkpoints: Checkpoint[], only?: (checkpoint: Checkpoint) => void,
  * }} props

@@ -1,4 +1,4 @@
-// What a DAG's run has made of its pipelines.
+// The checkpoints of a DAG run, by pipeline.
 import { pipelinePage, route, useAnswer } from "./asking.js";
 import { Rows } from "./history.js";
 import { Link, Muted, Pending } from "./parts.js";
@@ -8,7 +8,7 @@ const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading } = globalThis.ChakraUI;
 
 /**
- * Of a task, the pipeline whose task it is by its name; of others all. `mapIndex`: what this expansion of a group has.
+ * For a task of a pipeline, only that pipeline (its id begins with the name). `mapIndex`: only this index of a group.
  * @param {{ dagId: string, runId: string, taskId?: string, mapIndex?: string }} props
  */
 export function OfRun({ dagId, runId, taskId = "", mapIndex = "-1" }) {

@@ -40,7 +40,7 @@ export const actions = /** @type {const} */ ({
   resetState: "Reset state",
   resetStateSays: "Deletes counts, windows and all other operator state. Keeps source positions, so no row is read again.",
   retire: "Retire",
-  retireSays: "Silences all alerts but HALTED and QUARANTINED until the next run. Deletes and delivers nothing.",
+  retireSays: "Silences all alerts except HALTED and QUARANTINED until the next run. Deletes and delivers nothing.",
   verify: "Verify",
   verifySays: "Compares the write-ahead log with the sinks; changes nothing. The run fails if rows are missing or doubled, and its log names them.",
   examine: "Examine",
@@ -54,7 +54,7 @@ export const actions = /** @type {const} */ ({
   quarantine: "Quarantine",
   quarantineSays: "Holds it and all later checkpoints until someone delivers or aborts it.",
   redeliver: "Redeliver",
-  redeliverSays: "Check first that its rows are not in the sink. A sink without its marker cannot tell, and would hold the rows twice.",
+  redeliverSays: "Check first that its rows are not in the sink. A sink that lost its marker would hold the rows twice.",
   setRowsAside: "Set rows aside",
   setRowsAsideSays: "Moves rows that a sink refuses into dead-letter files beside the write-ahead log. Delivers all other rows.",
 });

@@ -90,8 +90,8 @@ PREPARED = _arg(
 ACCEPT_PARTIAL = _arg(
     "--accept-partial",
     action="store_true",
-    help="accept lost checkpoints whose rows are in one sink (with --prepared commit: may be) and will never be in"
-    " another",
+    help="accept that one sink has rows of a lost checkpoint (with --prepared commit: may have) that another sink will"
+    " never get",
 )
 NOW = _arg("--now", action="store_true", help="stop at once; the next run computes unpublished rows again")
 DRAIN = _arg(

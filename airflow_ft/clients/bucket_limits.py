@@ -18,7 +18,7 @@ def refuse_for_buckets(wal_root: str, **given: object) -> None:
     """Raise ConfigurationError for arguments of a pipeline, by name, if its log is in a bucket and they are given."""
     if is_bucket(wal_root) and (wrong := sorted(name for name, value in given.items() if value)):
         raise ConfigurationError(
-            f"wal_root is in a bucket, which does not go together with {', '.join(wrong)} yet.",
+            f"wal_root is in a bucket, where {', '.join(wrong)} cannot be used yet.",
             code="log_in_bucket",
             remedy=f"{_ELSEWHERE} as wal_root, or leave {', '.join(wrong)} out.",
             arguments=["wal_root", *wrong],
@@ -36,7 +36,7 @@ def check_bucket_spark(wal_root: str, master: str, conf: Mapping[str, str]) -> N
     found = master or conf.get("spark.master", "")
     if found and not _TRIED.fullmatch(found):
         raise ConfigurationError(
-            f"wal_root is in a bucket, which was not tried with the Spark master {found!r}.",
+            f"wal_root is in a bucket, which is untested with the Spark master {found!r}.",
             code="log_in_bucket",
             remedy=f'Give "local[*]", "spark://HOST:PORT", "yarn" or "k8s://https://HOST:PORT". Or: {_ELSEWHERE}.',
             arguments=["wal_root", "spark_master"],

@@ -139,8 +139,8 @@ class ProblemNotifier(BaseNotifier):
         """Return the task's own error, as far as the decision log does not know it.
 
         - The decision log did not answer when the task failed, so it has no failure, or that of an earlier run.
-        - A recovery has failed for further pipelines: a package is missing, a file is lost, or its own `patience` is
-          over. Not if only some pipelines or conditions are to be reported.
+        - A recovery names pipelines without a problem in `found`: a package is missing, a file is lost, or its own
+          `patience` is over. Not if this notifier reports only some pipelines or conditions.
         """
         error = getattr(context.get("exception"), "__context__", None)
         if isinstance(error, StoreUnavailableError):
@@ -182,7 +182,7 @@ class ProblemNotifier(BaseNotifier):
 
 
 def _judged(found: Sequence[Overview], context: Context) -> list[Overview]:
-    """Pipelines with what Airflow knows of their runs, if this process may ask; else a dead run shows by its lease."""
+    """Add what Airflow knows of the runs, if this process may ask it. Otherwise only leases show that a run is dead."""
     if is_process_of(context):
         return judged(found, settings.lease_seconds())
     return judge(found, settings.lease_seconds(), lambda _: (), lambda _: ())

@@ -47,19 +47,19 @@ class CommitOperator(CheckpointOperator):
         self.participant = participant
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
-        """Commit. Raise AirflowSkipException if there is nothing to commit, NotDeliveredError if that comes later."""
+        """Commit. Raise AirflowSkipException if nothing is to be committed, NotDeliveredError if it is too early."""
         self.skip_if_skipped(run)
         numbers, left = list[int](), ""
         try:
             numbers = pipeline_steps.commit(run, self.participant, is_given(self.from_savepoint))
-        except TurnHeldError:  # without a stage there is nothing to wait for: that run recovers what is decided
+        except TurnHeldError:  # without a stage do not wait: the run that has the turn delivers what is decided
             if _is_staged(run):
                 raise
         except StateConflictError as error:
             if error.code != "earlier_first" or not (left := pipeline_steps.undecided(run)):
                 raise
         if left := left or pipeline_steps.undecided(run):
-            # As where Airflow sets upstream_failed: no callback, and the page shows the task that failed before.
+            # Like upstream_failed in Airflow: no callback, and the page shows the task that failed before this one.
             self.on_failure_callback, self.email_on_failure, self.is_of_run = [], False, False
             remedy = steps.CLEAR_FAILED if _is_staged(run) else steps.CLEAR_STAGE
             raise NotDeliveredError(f"{left}.", remedy=remedy, pipeline=run.pipeline)
@@ -69,6 +69,6 @@ class CommitOperator(CheckpointOperator):
 
 
 def _is_staged(run: steps.Context[DecisionLog]) -> bool:
-    """Return whether its stage has ended, and none of its rows must be computed again."""
+    """Return whether the run's stage has ended, and none of the run's rows must be computed again."""
     row = run.store.run(run.pipeline, run.run)
     return row is not None and row.staged

@@ -51,9 +51,9 @@ FACET = "airflow_ft_checkpoint"
 def lineage(
     operator: CheckpointOperator, task_instance: Any, *, writes: bool, rows: bool = True
 ) -> OperatorLineage[Any, Any]:
-    """Inputs, and the run facet `airflow_ft_checkpoint`; of a task that confirms (`writes`) the outputs, too.
+    """Return inputs and the run facet `airflow_ft_checkpoint`; for a task that confirms (`writes`) also outputs.
 
-    `rows`: with their counts, which are those of the whole run; a failed try leaves them to the last one.
+    `rows`: include the row counts of the whole run. A failed try leaves them to the last try.
     """
     run = run_of({"ti": task_instance})
     read = _inputs(operator)
@@ -120,7 +120,7 @@ def _inputs(operator: CheckpointOperator) -> Mapping[str, list[Dataset]]:
             read = datasets(source, task_connections)
             found[name] = [Dataset(namespace=each.namespace, name=each.name) for each in read]
         except AirflowFtError as error:
-            log.warning("lineage does not tell of source %s: %s", name, error)
+            log.warning("lineage omits source %s: %s", name, error)
     return found
 
 
@@ -141,7 +141,7 @@ def _manifest(checkpoint: Checkpoint | None) -> Manifest | None:
     try:
         return open_wal().open(checkpoint.segment).manifest
     except (AirflowFtError, OSError) as error:
-        log.warning("lineage does not tell the columns of checkpoint %d: %s", checkpoint.number, error)
+        log.warning("lineage omits the columns of checkpoint %d: %s", checkpoint.number, error)
         return None
 
 

@@ -191,7 +191,7 @@ class CheckpointedPipeline(TaskGroup):
                     )
                 if self.dag.fail_fast:
                     raise ConfigurationError(
-                        "a DAG with fail_fast=True cannot hold a pipeline: decided rows must be delivered though other"
+                        "a DAG with fail_fast=True cannot hold a pipeline: decided rows must be delivered even if other"
                         " tasks fail.",
                         code="arguments_conflict",
                         remedy="Remove fail_fast from the DAG, or put the pipeline into a DAG of its own.",
@@ -209,7 +209,7 @@ class CheckpointedPipeline(TaskGroup):
 def _check_unchained(group: TaskGroup, spec: PipelineSpec) -> None:
     """Refuse arguments with which a task waits for a task of another run, or of another map index.
 
-    That one may wait for the turn that the waiting run has: Airflow counts deferred tasks, too.
+    The other task may wait for the turn of this run, so none of them would continue: Airflow counts deferred tasks.
     """
     pause = "To pause the DAG after a failed run, give it max_active_runs=1 and max_consecutive_failed_dag_runs=1."
     limit = "To limit how many tasks run at once, use a pool."
@@ -222,7 +222,8 @@ def _check_unchained(group: TaskGroup, spec: PipelineSpec) -> None:
     for name, off, instead in chaining:
         if group.default_args.get(name):
             raise ConfigurationError(
-                f"{name} lets a task wait for a task of another run, which may wait for this run.",
+                f"{name} lets a task wait for another run or map index, which may itself wait for this run. Then none"
+                " of them continues.",
                 code="argument_invalid",
                 remedy=f"Remove {name}, or give the group {name}={off}. Runs of a pipeline follow one another without"
                 f" it. {instead}",
@@ -346,7 +347,7 @@ def _tasks(
         task >> commits[0]
     for first, second in pairwise(commits):
         first >> second
-    commits >> confirmed  # Airflow may clear failed tasks alone, of which any may be the last one
+    commits >> confirmed  # not the last one alone: "Clear only failed tasks" may clear any of them
     return stage, confirmed
 
 

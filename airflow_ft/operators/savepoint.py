@@ -167,18 +167,18 @@ class DisposeSavepointOperator(ActingOperator):
 
 
 class StopStreamOperator(ActingOperator):
-    """Stops a stream, and waits until it has: after the checkpoint under way, all of it delivered.
+    """Stop a stream when its current checkpoint is delivered, and wait for that.
 
     Args:
         pipeline: its name.
-        drain: with one more checkpoint, of what is still open in windows.
-        savepoint: keep where it has stopped as a savepoint, in `savepoint_dir`.
+        drain: deliver open windows, joins and timers in one more checkpoint.
+        savepoint: take a savepoint of its last checkpoint, in `savepoint_dir`.
         savepoint_dir: None: `[airflow_ft] savepoint_dir`.
         wait: seconds that each try waits. Then it fails, and the request stays: a retry waits for the same answer.
         store: as in `CheckpointedPipeline`.
 
-    A task that is cleared after its end asks again. Result: what the stream has answered. The task fails without a
-    retry if the stream stopped without the savepoint or the drain.
+    A task that is cleared after its end asks again. Result: the answer of the stream. The task fails without a retry
+    if the stream stopped without the savepoint or the drain.
     """
 
     template_fields: Sequence[str] = ("pipeline", "savepoint_dir", "store")

@@ -100,7 +100,7 @@ class StageOperator(CheckpointOperator):
         return lineage(self, task_instance, writes=self.writes)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
-        """Return the same without rows, which the next try reports."""
+        """Return the facets without row counts, which the next try reports."""
         from airflow_ft.operators.openlineage import lineage
 
         return lineage(self, task_instance, writes=self.writes, rows=False)

@@ -63,8 +63,8 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
             `ExponentialDelay()`. Such a death does not count as a restart of the streams.
 
     The other arguments are those of Airflow's operators. By default there are 5,000 retries, 3 seconds apart. A retry
-    starts no stream that was stopped or has failed in this run. A new run does, and a task that is cleared after its
-    end: Airflow counts the next try of a task that is cleared while it runs as a retry.
+    starts no stream that was stopped or has failed in this run. A new run starts it, and so does clearing the task
+    after its end. If you clear the task while it runs, Airflow counts the next try as a retry.
 
     Result: by pipeline, as that of `ConfirmOperator`.
 
@@ -138,7 +138,7 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
         return self._lineage(task_instance, rows=True)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
-        """Return the same without rows, which the next try reports."""
+        """Return the facets without row counts, which the next try reports."""
         return self._lineage(task_instance, rows=False)
 
     def _lineage(self, task_instance: Any, *, rows: bool) -> Any:

@@ -138,7 +138,9 @@ def _require_next(store: DecisionLog, pipeline: str, position: Position) -> None
             raise _skipped(pipeline, position, tried, skipped, skipped.before(position))
     if last is not None and position.is_gap_after(last):
         log.warning(
-            "position %s begins after the end of the last one, %s: nothing delivers what is between", position, last
+            "position %s begins after the end of the last one, %s: no run delivers the rows between them",
+            position,
+            last,
         )
 
 

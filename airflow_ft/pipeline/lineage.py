@@ -89,4 +89,4 @@ def destinations(plan: Plan, connections: ConnectionResolver) -> Iterator[Delive
                 for sink, settings in participant.sinks.items():
                     yield Delivered(sink, lineage.dataset(settings, connection), 0, participant.kind, settings)
         except Exception as error:  # a part of another distribution, too: these rows are confirmed all the same
-            log.warning("lineage does not tell of %s: %s", participant.name, error)
+            log.warning("lineage omits %s: %s", participant.name, error)

@@ -17,7 +17,7 @@ _NEED_A_PERSON = (Condition.HALTED, Condition.QUARANTINED, Condition.FAILED, Con
 
 
 class Obstacles:
-    """The obstacles of pipelines that were returned already."""
+    """Remembers the obstacles of pipelines that it has returned."""
 
     def __init__(self) -> None:
         self._seen: dict[str, str] = {}
@@ -35,8 +35,8 @@ def _obstacle(store: DecisionLog, pipeline: str) -> str:
         try:
             overview = store.overview(pipeline)
         except KeyError:
-            require_known(store, pipeline)  # looks at all pipelines for one of a similar name
-            return ""  # it has come just now
+            require_known(store, pipeline)  # its error suggests a similar name, so it reads all pipelines
+            return ""  # the pipeline was registered between the two reads
         if overview.condition not in _NEED_A_PERSON:
             return ""
         return f"pipeline {pipeline} is {overview.condition.words}: {explained(store, overview).text}"

@@ -95,14 +95,15 @@ def run_is_over(run: RunKey) -> bool:
 def run_is_idle(run: RunKey) -> bool:
     """Return whether no task of the run works: it is over, or it was cleared and is QUEUED.
 
-    Airflow may not start a QUEUED run before the run that asks has ended (`max_active_runs`). So that one may take its
-    turn; a process that is left of it is fenced as any other. TransientError while Airflow's server does not answer.
+    With `max_active_runs`, Airflow may start a QUEUED run only after the run that asks has ended. So the asking run may
+    take its turn. A process that is left of the QUEUED run is fenced like any other. TransientError while Airflow's
+    server does not answer.
     """
     return _count(run, ["running"]) == 0
 
 
 def _count(run: RunKey, states: list[str]) -> int:
-    """One request counts the runs in these states, and a deleted one raises nothing."""
+    """Return 1 if the run is in one of these states, otherwise 0, also if it was deleted. It costs one request."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     with _unreachable(f"whether the run {run} has ended", run):
@@ -152,9 +153,9 @@ def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
 
 
 def interval_end(dag_run: Any) -> datetime | None:
-    """Return the end of the data interval of a scheduled run, or of a backfill's; None: it is neither.
+    """Return the end of the data interval of a scheduled run or a backfill run; None for other runs.
 
-    Without an interval (`CronPartitionTimetable`): its tick.
+    For a run without an interval (`CronPartitionTimetable`) return its tick.
     """
     run_type = getattr(dag_run.run_type, "value", dag_run.run_type)
     return standard_utc(dag_run.data_interval_end or dag_run.run_after) if run_type in _WITH_AN_INTERVAL else None
@@ -177,8 +178,8 @@ def judged(found: Sequence[Overview], lease_seconds: float) -> list[Overview]:
 def is_process_of(context: Context) -> bool:
     """Return whether this process executes the task of the context, so that Airflow answers its requests.
 
-    Airflow's DAG processor, triggerer and executors call callbacks, too. They know few types of requests, and give no
-    answer at all to others: a request never returns (`airflow.sdk.execution_time.supervisor`).
+    Airflow's DAG processor, triggerer and executors call callbacks, too. They answer few types of requests, and any
+    other request never returns (`airflow.sdk.execution_time.supervisor`).
     """
     ti = context.get("ti")
     return ti is not None and all(

@@ -103,9 +103,9 @@ def _memory(
     if found is not None and found.lost:
         exam.problem(
             "memory",
-            f"its head is gone, or older than its marker of checkpoint {found.number}",
-            "Restore the sink's head (in databases, the row of airflow_ft_head). If that is impossible, run the"
-            f" pipeline, which halts it, and then `airflow ft adopt {pipeline}`.",
+            f"its fence is gone, or older than its marker of checkpoint {found.number}",
+            "Restore the fence (in databases, the row of airflow_ft_head). If that is impossible, run the pipeline,"
+            f" which halts it, and then `airflow ft adopt {pipeline}`.",
         )
     elif lags and (found is None or found.installation == store.installation):
         has = "has no marker" if found is None else f"has delivered checkpoint {found.number} last"
@@ -141,9 +141,10 @@ def _memory(
     elif found.epoch > epoch or found.number > delivered:
         exam.problem(
             "memory",
-            f"its newest checkpoint is {found.number} (epoch {found.epoch}); that of the log is {delivered} ({epoch})",
-            "Was the decision log restored from a backup? Bring the newer one back. If it is gone for good, run the"
-            f" pipeline, which halts it, and then `airflow ft adopt {pipeline}`.",
+            f"its newest checkpoint is {found.number} (epoch {found.epoch}), and that of the decision log is"
+            f" {delivered} (epoch {epoch}): the log was restored from a backup, or is another one",
+            "Bring the newer decision log back. If it is gone for good, run the pipeline, which halts it, and then"
+            f" `airflow ft adopt {pipeline}`.",
         )
     else:
         exam.ok("memory", f"its newest checkpoint is {found.number}, epoch {found.epoch}")

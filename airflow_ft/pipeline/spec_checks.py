@@ -123,16 +123,16 @@ def check_interval(position: object, timetable: object, pipeline: str) -> None:
 
 
 def check_order_of_runs(position: object, max_active_runs: int, pipeline: str, suffix: object) -> None:
-    """Refuse an interval by Jinja as position where several runs may be active, of which any may go first.
+    """Refuse an interval with Jinja as position if several runs may be active, because a later one may go first.
 
-    Each run may have a pipeline of its own, by Jinja in its name.
+    Jinja in the pipeline's name allows it: then each run may have its own pipeline.
     """
     varies = isinstance(position, Mapping) and {*position} == {"start", "end"} and is_late_anywhere(position)
     if max_active_runs == 1 or not varies or is_late_anywhere([pipeline, suffix]):
         return
     raise ConfigurationError(
-        f"position is an interval by Jinja, and {max_active_runs} runs of the DAG may be active at once. If a later"
-        " one goes first, the earlier interval cannot be delivered any more.",
+        f"position is an interval with Jinja, and {max_active_runs} runs of the DAG may be active at once. If a later"
+        " run goes first, the interval of an earlier one can no longer be delivered.",
         code="argument_invalid",
         remedy="Give the DAG max_active_runs=1. Do not backfill it beside its schedule: use catchup=True.",
         pipeline=pipeline,
@@ -261,7 +261,7 @@ def check_connections(sinks: Mapping[str, SinkSpec]) -> None:
 
 
 def check_folders(sources: Mapping[str, Source], sinks: Mapping[str, SinkSpec]) -> None:
-    """Refuse a sink's folder that is, contains or lies in a folder that the pipeline reads: it would read its rows."""
+    """Refuse a sink's folder that is, contains or lies in a folder that the pipeline reads."""
     read = {name: source for name, source in sources.items() if isinstance(source, FileSource)}
     written = {name: sink for name, sink in sinks.items() if sink.kind == _FILES}
     for (source, each), (name, sink) in product(read.items(), written.items()):
@@ -272,7 +272,7 @@ def check_folders(sources: Mapping[str, Source], sinks: Mapping[str, SinkSpec]) 
         if one[: len(other)] == other or other[: len(one)] == one:
             raise ConfigurationError(
                 f"sink {name!r} writes into {folder}, and source {source!r} reads {each.path}. The pipeline would read"
-                " its own rows, or fail at their folders.",
+                " its own output, or fail on the folders in it.",
                 code="target_is_source",
                 remedy="Name a folder for the sink that is neither in the source's folder nor above it.",
                 source=source,
@@ -282,9 +282,9 @@ def check_folders(sources: Mapping[str, Source], sinks: Mapping[str, SinkSpec]) 
 
 
 def check_targets(sinks: Mapping[str, SinkSpec]) -> None:
-    """Refuse two sinks that write by key into one table, because which has the last word for a key is not defined.
+    """Refuse two sinks that write by key into one table: a key that comes from both would have no defined value.
 
-    Also two sinks of a participant that has one table, and two of one folder.
+    Also refuse two sinks of a participant that has one table, and two sinks of one folder.
     """
     seen: dict[tuple[str, Any], str] = {}
     for name, sink in sinks.items():
@@ -295,7 +295,7 @@ def check_targets(sinks: Mapping[str, SinkSpec]) -> None:
         target = of.target(sink)
         if target is None:
             continue
-        is_folder = sink.kind == _FILES  # which has one sink, by whatever name
+        is_folder = sink.kind == _FILES  # a folder takes one sink, under any name
         key = (_FILES, place_of(target)) if is_folder else (participant_name(sink), target)
         other = seen.setdefault(key, name)
         if other != name:

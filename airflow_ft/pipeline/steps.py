@@ -297,7 +297,7 @@ def commit(run: steps.Context[DecisionLog], participant: str, restores: bool) ->
 
 
 def undecided(run: steps.Context[DecisionLog]) -> str:
-    """Return why rows of the run, computed or not, are not decided, so that no commit can deliver them; "": all are."""
+    """Return why some rows of the run are not decided yet, so that no commit can deliver them; "": all are decided."""
     row = run.store.run(run.pipeline, run.run)
     if row is None or not row.staged:
         return "the stage of this run has not finished"
@@ -305,7 +305,7 @@ def undecided(run: steps.Context[DecisionLog]) -> str:
     decided = [c for c in plans if c.state is CheckpointState.COMMITTING]
     covered = {c.number for c in decided} | {s.number for c in decided if c.plan for s in c.plan.segments}
     first = next((c for c in run.unsettled(sys.maxsize) if c.number not in covered), None)
-    return "" if first is None else f"checkpoint {first.number} is {first.state}, and not decided"
+    return "" if first is None else f"checkpoint {first.number} is {first.state} and not decided yet"
 
 
 def _waits(run: steps.Context[DecisionLog]) -> bool:

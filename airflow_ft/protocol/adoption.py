@@ -206,7 +206,7 @@ def _require_choices(
         dropped = any(r.kind is OrphanKind.PREPARED and not r.commit for r in estate.orphans)
         if prepared and ending is None:
             raise ConfigurationError(
-                f"the former owner left prepared rows there{_of(prepared)}. They hold locks.",
+                f"a lost decision log left prepared rows in this sink{_of(prepared)}. They hold locks.",
                 code="prepared_rows_left",
                 remedy="If a sink shows that checkpoint or a part of it, it was decided: give --prepared commit to make"
                 " the rows visible. If no sink shows any of it, give --prepared rollback to drop them.",
@@ -216,8 +216,8 @@ def _require_choices(
             )
         if dropped and ending is PreparedEnding.COMMIT and not accept_partial:
             raise ConfigurationError(
-                f"the prepared rows there can only be dropped{_of(prepared)}. Only the lost decision log knew the names"
-                " that a commit needs.",
+                f"prepared rows in this sink can only be dropped{_of(prepared)}. Only the lost decision log knew the"
+                " names that a commit needs.",
                 code="rows_incomplete",
                 remedy="Bring the lost log back. Or add --accept-partial: other sinks then show that checkpoint, and"
                 " this one never will.",
@@ -228,9 +228,10 @@ def _require_choices(
         partial = partly_there(estate.orphans, ending)
         if partial and not accept_partial:
             raise ConfigurationError(
-                f"a part of it is visible there{_of(partial)}, and this decision log cannot deliver the rest.",
+                f"only a part of the rows is visible in this sink{_of(partial)}, and this decision log cannot deliver"
+                " the rest.",
                 code="rows_incomplete",
-                remedy="Bring the lost log back: it completes them. Or delete those rows by hand, or add the missing"
+                remedy="Bring the lost log back: it delivers the rest. Or delete those rows by hand, or add the missing"
                 " ones from the old write-ahead log (copy it before a run sweeps it). Then add --accept-partial: the"
                 " checkpoint stays as it is.",
                 pipeline=pipeline,
@@ -242,11 +243,11 @@ def _require_choices(
         unknown = sorted(number for number in numbers if not _was_decided(found, number))
         if unknown and ending is PreparedEnding.COMMIT and not accept_partial:
             raise ConfigurationError(
-                f"no sink shows that it was decided{_of(unknown)}. The former owner may have died before all of it was"
-                " prepared.",
+                f"no sink shows that the prepared rows were decided{_of(unknown)}. The process that prepared them may"
+                " have died before it had prepared all.",
                 code="decision_unknown",
-                remedy="Give --prepared rollback to drop the prepared rows. If you know that it was decided, or have"
-                " counted its rows, add --accept-partial: the prepared rows then become visible.",
+                remedy="Give --prepared rollback to drop the prepared rows. If you know that they were decided, or have"
+                " counted them, add --accept-partial: the prepared rows then become visible.",
                 pipeline=pipeline,
                 participant=name,
                 numbers=unknown,

@@ -31,7 +31,7 @@ class QueryLog(Protocol):
 
     @property
     def installation(self) -> str:
-        """UUID (text, 36 characters) born with the store."""
+        """UUID of the store (text, 36 characters), which never changes."""
 
     @property
     def url(self) -> str:
@@ -93,21 +93,22 @@ class QueryLog(Protocol):
         """The COMPLETED checkpoint with the highest number."""
 
     def last_delivered(self, pipeline: str, participant: str) -> int:
-        """The highest decided (COMMITTING, COMPLETED) number that the participant has to remember; 0: none.
+        """Return the highest decided (COMMITTING, COMPLETED) number that the participant has to remember; 0: none.
 
-        That is each whose plan contains it, unless with the promise AT_LEAST_ONCE, which leaves nothing in the sink.
+        It remembers every number whose plan contains it, unless its promise is AT_LEAST_ONCE, which leaves no marker.
         """
 
     def position_before(self, pipeline: str, number: int) -> SparkPosition | None:
-        """Spark's position of the highest published, not rewound number below `number`: where a rewind goes to.
+        """Return the position to which a rewind goes: that of the highest published, not rewound number below `number`.
 
-        Where there is none: the savepoint with which the pipeline began; None: it began with its sources.
+        Without such a number return the position of the savepoint from which the pipeline began, or None.
         """
 
     def referenced_locations(self, pipeline: str) -> frozenset[str]:
-        """Segment locations and Spark locations of all published, unpruned, not rewound numbers, and the base's.
+        """Return segment locations and Spark locations of all published, unpruned, not rewound numbers, and the base's.
 
-        Also Spark's of the newest delivered number that has a position, pruned or not: a rewind goes there.
+        Also the Spark location of the newest delivered number that has a position, even if it was pruned: a rewind
+        goes there.
         """
 
     def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
@@ -135,7 +136,7 @@ class QueryLog(Protocol):
         """Return the last reported lags of the sources, by pipeline; omits pipelines without a report."""
 
     def warnings(self, pipelines: Collection[str]) -> Mapping[str, Sequence[PipelineWarning]]:
-        """The warnings of these pipelines by code and subject; without pipelines that have none."""
+        """Return the warnings of these pipelines by code and subject; omits pipelines without warnings."""
 
 
 class EpochLog(QueryLog, Protocol):

@@ -58,8 +58,8 @@ class DeliveryLog(EpochLog, Protocol):
         """
 
     def fillings(self, pipeline: str) -> Sequence[Filling]:
-        """Return what all *other* pipelines have delivered into, by each participant's newest plan, and what they have
-        planned (number 0). The cost is some look-ups of each pipeline. A plan that cannot be read is left out.
+        """Return the targets of all *other* pipelines: of each participant's newest delivered plan, and planned ones
+        (number 0). Costs some look-ups for each pipeline. Omits plans that cannot be read.
         """
 
     def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
@@ -116,9 +116,9 @@ class DeliveryLog(EpochLog, Protocol):
         """
 
     def record_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:
-        """Stores with the participant's vote why its newest attempt failed. No event; FencedError as elsewhere.
+        """Store with the participant's vote why its newest attempt failed. No event; FencedError as elsewhere.
 
-        A later vote of yes clears it. Left out when there is no vote, or its proof is known.
+        A later vote of yes clears it. Does nothing if there is no vote, or the proof is known.
         """
 
     def finalise(self, pipeline: str, number: int) -> None:
@@ -127,7 +127,7 @@ class DeliveryLog(EpochLog, Protocol):
         """
 
     def prune(self, pipeline: str, number: int) -> None:
-        """Writes that the files of this delivered number are being deleted (PRUNING goes before the files)."""
+        """Record, before the deletion, that the files of this delivered number are deleted (PRUNING)."""
 
     def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
         """Delete some old events, from the oldest on. Returns 0 if none is left to delete.
@@ -168,15 +168,16 @@ class DeliveryLog(EpochLog, Protocol):
     def record_rollback(
         self, pipeline: str, epoch: int, number: int, participant: str, given_up: str = ""
     ) -> Checkpoint:
-        """A TWO_PHASE participant of an ABORTED number holds nothing of it any more. Repeated: no effect.
+        """Record that a TWO_PHASE participant no longer holds rows of an ABORTED number. Repeated: no effect.
 
-        The last one ends `rollback_pending`. `given_up`: why a participant that was not reached no longer counts.
+        The last participant ends `rollback_pending`. `given_up`: why a participant that does not answer no longer
+        counts.
         """
 
     def rewind(
         self, pipeline: str, epoch: int, rewind_from: int, rewind_to: SparkPosition | None, message: str
     ) -> None:
-        """As in `abort`, asked for by a person, for numbers that are undelivered (reason USER)."""
+        """Rewind undelivered numbers as `abort` does, because a person asks for it (reason USER)."""
 
     def halt(
         self,
@@ -227,33 +228,32 @@ class RunLog(DeliveryLog, Protocol):
     def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False, counts: bool = True) -> None:
         """Frees the turn if this run has it.
 
-        `confirmed`: all of the run is delivered. Then its failure is cleared, and what failed before it had the turn;
-        the failure of a later run stays. Warnings that were stored before this run's stage began are deleted. And it
-        is fixed what the run's result counts (`counted`): each confirmed number in the result of one run.
-        `counts=False` leaves the count out, for a run that may still fail: that run counts later (`count_run`), or the
-        next run does.
+        `confirmed`: all rows of the run are delivered. Then its failure and those before its turn are cleared, and the
+        failure of a later run stays. Warnings that were stored before this run's stage began are deleted. The run's
+        result is fixed (`counted`): each confirmed number is in the result of one run. `counts=False` does not fix it,
+        for a run that may still fail: that run counts later (`count_run`), or the next run does.
         """
 
     def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:
-        """The run's delivery tasks share `epoch` from now on (a new try of a fenced task took it for the run)."""
+        """Let the run's delivery tasks share `epoch` from now on (a new try of a fenced task took it for the run)."""
 
     def undelivered(self, pipeline: str) -> int:
-        """Return how many have published rows that some number still has to deliver (`is_undelivered`)."""
+        """Return how many numbers have published rows that are still to be delivered (`is_undelivered`)."""
 
     def failed_in_a_row(self, pipeline: str) -> int:
         """Return how many numbers after the newest confirmed one were aborted for a reason that `counts`."""
 
     def record_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
-        """Stores why the run failed, with an event; for people, nothing is decided by it.
+        """Store why the run failed, with an event. It is for people: no step depends on it.
 
-        Left out when another run has the turn, or has begun later. `follows`: the failure is a consequence, so an
+        Does nothing if another run has the turn, or has begun later. `follows`: the failure is a consequence, so an
         earlier one of this run stays.
         """
 
     def record_warning(self, pipeline: str, warning: PipelineWarning) -> None:
-        """Stores a warning, or renews it. A new one, or one with another message, is also an event.
+        """Store a warning, or renew it. A new one, or one with another message, is also an event.
 
-        A pipeline keeps `warning.MOST_WARNINGS`; further ones are left out. A run that is confirmed deletes those that
+        A pipeline keeps `warning.MOST_WARNINGS`, and further ones are not stored. A confirmed run deletes those that
         were stored before its stage began (`leave_turn`).
         """
 

@@ -181,7 +181,7 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence, *, aborted: bool, rests:
     if evidence.finding is Finding.HEURISTIC and (aborted or checkpoint.state is CheckpointState.ABORTED):
         return "delete the visible rows as described, then run `airflow ft resume`"
     if evidence.finding is Finding.HEURISTIC:
-        then = "run `airflow ft resume`" if halted else "--abort"  # which needs an epoch, so an ACTIVE pipeline
+        then = "run `airflow ft resume`" if halted else "--abort"  # only an ACTIVE pipeline gives --abort its epoch
         return f"--commit delivers the rest; or delete the visible rows as described, then {then}"
     match checkpoint.state:
         case CheckpointState.QUARANTINED if checkpoint.decided_at is not None:
@@ -266,7 +266,7 @@ def _read(plan: Plan, name: str, sink: Participant) -> Evidence:
         return Evidence(Finding.DELIVERED, f"marker: committed by epoch {proof.epoch} ({counts or 'no rows'}{aside})")
     if proof is not None:
         return Evidence(
-            Finding.REFUSED, f"tombstone of epoch {proof.epoch}: {proof.detail.get('message', 'no reason given')}"
+            Finding.REFUSED, f"abort marker of epoch {proof.epoch}: {proof.detail.get('message', 'no reason given')}"
         )
     if not plan.participant(name).keeps_markers:
         return Evidence(Finding.ABSENT, "it keeps no markers (AT_LEAST_ONCE): all rows are sent, perhaps a second time")
@@ -278,20 +278,21 @@ def _without_marker(plan: Plan, name: str, head: SinkHead | None) -> Evidence:
     predecessor = planned.predecessor
     if head is None:
         if predecessor:
-            text = f"it has no marker of the pipeline, although it delivered {predecessor}: its markers were lost"
+            text = f"it has lost its markers of the pipeline: it had delivered checkpoint {predecessor}"
             return Evidence(Finding.CONTRADICTION, text)
         return Evidence(Finding.ABSENT, "it has no marker of the pipeline, so nothing is delivered yet")
     if head.lost:
-        text = f"its head is gone, or older than its marker of checkpoint {head.number}"
+        text = f"its fence is gone, or older than its marker of checkpoint {head.number}"
         return Evidence(Finding.CONTRADICTION, text)
     if head.installation != plan.installation:
         return Evidence(Finding.CONTRADICTION, f"it belongs to installation {head.installation}")
     if planned.former is not None and head.number == planned.former.number:
         predecessor = head.number  # of the pipeline that this one replaces
-    newest = f"its newest is {head.number} (epoch {head.epoch})"
+    has = f"its newest checkpoint is {head.number}" if head.number else "it has delivered nothing"
+    newest = f"{has} (epoch {head.epoch})"
     if head.number == predecessor and predecessor < plan.number:
         return Evidence(Finding.ABSENT, f"{newest}, so this one is not delivered yet")
     if head.number < predecessor:
-        return Evidence(Finding.WAITING, f"{newest}, and {predecessor} comes first")
-    text = f"{newest}, newer than the decision log knows, and it has no marker of this number"
+        return Evidence(Finding.WAITING, f"{newest}, and checkpoint {predecessor} comes first")
+    text = f"{newest}, which is newer than the decision log knows, and it has no marker of this one"
     return Evidence(Finding.CONTRADICTION, text)

@@ -31,7 +31,7 @@ URGENT = (
 class Problem:
     """Problem of a pipeline with its `condition`; `cause` and `remedy` are sentences.
 
-    Of no pipeline ("", None): an error, such as a decision log that does not answer.
+    An error of no single pipeline, such as a decision log that does not answer, has the pipeline "" and no condition.
     """
 
     pipeline: str
@@ -41,7 +41,7 @@ class Problem:
 
     @property
     def headline(self) -> str:
-        """In few words: `pipeline orders is HALTED`; or the first line of the cause."""
+        """Return `pipeline orders is HALTED`, for example; without a pipeline the first line of the cause."""
         if not self.pipeline:
             return self.cause.partition("\n")[0].rstrip(":")
         return f"pipeline {self.pipeline} is {self.condition}"
@@ -60,12 +60,12 @@ def problems(
     patience: timedelta | None = None,
     judged: Callable[[Sequence[Overview]], Sequence[Overview]] = list,
 ) -> Iterator[Problem]:
-    """One for each pipeline that has any, by name; `pipelines`: only these.
+    """Yield one problem for each pipeline that has any, by name; `pipelines`: only these.
 
-    A pipeline is late by its own `late_after`; where it has none, by this one. This one does not count for retired
-    pipelines and streams that were stopped. With `patience` one whose published rows are not delivered for longer has
+    A pipeline is late by its own `late_after`, or if it has none, by this argument. The argument does not apply to
+    retired pipelines and stopped streams. With `patience`, a pipeline whose published rows wait longer for delivery has
     a problem, too (WAITING, or IN_DOUBT), unless it is retired.
-    `judged` adds what Airflow knows of runs (`core.judging`). A stream that was stopped on purpose has no problem.
+    `judged` adds what Airflow knows of runs (`protocol.judging`). A stream that was stopped on purpose has no problem.
     A pipeline with a damaged row counts as HALTED.
     """
     for each in judged([each for each in store.overviews() if pipelines is None or each.name in pipelines]):

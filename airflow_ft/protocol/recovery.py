@@ -136,7 +136,7 @@ def _with_those_before(doubtful: Sequence[Checkpoint], opened: Sequence[Checkpoi
 
 
 def give_up_undecided(store: DeliveryLog, pipeline: str, coordinator: Coordinator, why: str) -> bool:
-    """All that is published and not decided is computed again (a person's rewind). Returns whether there was any.
+    """Drop published rows that are not decided, to compute them again (a person's rewind). Return whether any exist.
 
     StateConflictError when something is COMMITTING or QUARANTINED: a sink may show its rows already.
     """

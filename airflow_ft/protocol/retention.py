@@ -208,6 +208,6 @@ def _sweep(store: DeliveryLog, pipeline: str, archive: Archive, must_stop: Calla
     # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
     # all of theirs that ever will be. The other way round, one could publish between the two reads.
     row = store.pipeline(pipeline)
-    if row.status is PipelineStatus.HALTED:  # the files may belong to a newer decision log, which comes back
+    if row.status is PipelineStatus.HALTED:  # the files may belong to a newer decision log, which may come back
         return True
     return archive.sweep(pipeline, store.referenced_locations(pipeline), row.epoch, must_stop)

@@ -60,7 +60,7 @@ class Settling(Acting):
             )
         if proof.outcome is Outcome.ABORTED:
             reason, message, after = read_tombstone(proof.detail)
-            log.info("checkpoint %d: %s has its tombstone: %s", number, proof.participant, message)
+            log.info("checkpoint %d: %s has its abort marker: %s", number, proof.participant, message)
             return self.abort(number, reason, message, after)
         self._check_counts(plan, proof)
         if checkpoint.state is S.PREPARED:

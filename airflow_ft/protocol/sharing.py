@@ -188,11 +188,11 @@ def _refused(pipeline: str, mine: Mapping[str, _Target], filling: Filling, *, st
     return UnfitTargetError(
         f"another pipeline writes to {places}: {other!r} {has}. Rows that both read would arrive twice.",
         code="target_shared",
-        remedy=f"If {pipeline!r} is {other!r} under a new name: set the old name back. Or take a savepoint of"
-        f" {other!r}, then `airflow ft savepoint restore PATH --pipeline {pipeline} --rename`. If it is a copy that"
-        f" continues where {other!r} stopped: restore that savepoint without --rename. If both should write to it,"
-        f" with any strategy but 'upsert': set shared=True on the sinks of both, and let {other!r} run once (in one"
-        " DAG this sink is enough). Otherwise use another target."
+        remedy=f"If you renamed {other!r} to {pipeline!r}: set the old name back. Or take a savepoint of {other!r},"
+        f" then run `airflow ft savepoint restore PATH --pipeline {pipeline} --rename`. If {pipeline!r} is a copy that"
+        f" continues where {other!r} stopped: restore that savepoint without --rename. If both should write to it"
+        f" (not with strategy 'upsert'): set shared=True on the sinks of both, and let {other!r} run once. In one DAG,"
+        " this sink is enough. Otherwise use another target."
         + (" The staged rows are kept." if staged else " Nothing was computed yet."),
         sink=next(iter(mine)) if len(mine) == 1 else "",
         other=other,

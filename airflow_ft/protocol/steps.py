@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 LogT = TypeVar("LogT", bound=RunLog, covariant=True)
 
 PROBLEMS = 20  # most undelivered numbers of a run that are named one by one
-CLEAR_FAILED = "Read the log of the first failed task, and clear the run's failed tasks. Or let the next run deliver."
+CLEAR_FAILED = "Read the log of the task that failed first. Clear the run's failed tasks, or let the next run deliver."
 CLEAR_STAGE = (
-    "Read the log of the task that failed first. Clear that task, the stage and all tasks after the stage. Or let the"
+    "Read the log of the task that failed first. Clear that task, the stage and all tasks after the stage, or let the"
     " next run deliver."
 )
 
@@ -54,7 +54,7 @@ CLEAR_STAGE = (
 class Context(Generic[LogT]):
     """One run of one pipeline, and the dependencies of its steps.
 
-    `run_is_over` returns whether no task of another run works, so that this run takes the turn (Airflow: not RUNNING).
+    `run_is_over` returns whether no task of another run works, so that this run may take its turn (not RUNNING).
     `is_own_stage` returns whether the task that staged this run is the stage of this step (None: it must be).
     """
 
@@ -137,7 +137,7 @@ def take_turn(context: Context[RunLog], *, again: bool = False) -> bool:
         return False
     holder = store.enter_turn(pipeline, run, context.interval_end)
     if holder != run and context.run_is_over(holder):
-        log.info("run %s is not confirmed and does not work now: this run takes its turn", holder)
+        log.info("run %s is not confirmed, and none of its tasks works now: this run takes its turn", holder)
         holder = store.enter_turn(pipeline, run, context.interval_end, ended=[holder])
     if holder != run:
         what = f"run {holder} works on the pipeline."

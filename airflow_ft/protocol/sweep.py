@@ -145,7 +145,8 @@ def health(
     elif not_running:
         needs = overview.text_of(Condition.NOT_RUNNING)
     elif late is not None:
-        needs = f"{Condition.LATE.description} It is {timedelta(seconds=round(late.total_seconds()))} now."
+        age = timedelta(seconds=round(late.total_seconds()))
+        needs = f"nothing was confirmed for {age}, which is longer than its late_after"
     return Health(
         pipeline=pipeline,
         undecided=max((ages[c.number] for c in undecided), default=none),

@@ -44,7 +44,8 @@ class Delivered:
     """A planned number and what proves its delivery to one participant (None: not proven).
 
     `before` is the proof of the participant's predecessor: where its part of a log begins. `others`: the participant's
-    plans from the first compared number on, of equal settings in a row one. They may have changed the same rows since.
+    plans from the first compared number on. They may have changed the same rows since. Consecutive plans with equal
+    settings are listed once.
     """
 
     plan: Plan
@@ -200,9 +201,9 @@ def verify(
 
 
 def lost_and_pruned(store: QueryLog, pipeline: str, participants: ParticipantFactory) -> list[SinkReport]:
-    """Return a report for each sink that has lost checkpoints whose rows are pruned, so that nothing names these rows.
+    """Return a report for each sink that has lost checkpoints whose rows are pruned, so that no comparison finds them.
 
-    Its last number is behind the newest delivered one: it was restored from a backup, or failed over to a replica.
+    The sink's last number is behind the newest delivered one: it was restored from a backup, or failed over.
     """
     newest = next(iter(store.checkpoints(pipeline, 1, None, Only.COMPLETED)), None)
     if newest is None or newest.plan is None:
@@ -210,10 +211,10 @@ def lost_and_pruned(store: QueryLog, pipeline: str, participants: ParticipantFac
     there = [plan for each in _still_there(store, pipeline) if each.plan for plan in each.plan.participants]
     reports = []
     for plan in newest.plan.participants:
-        with suppress(AirflowFtError), closing(participants(plan)) as sink:  # the comparison names what is away
+        with suppress(AirflowFtError), closing(participants(plan)) as sink:  # `verify` reports unreachable sinks
             if not plan.keeps_markers or isinstance(sink, Expiring):
                 continue
-            # Of its own numbers: it may have joined late, or been left out for a time.
+            # The number before its first compared one: it may have joined late, or been left out for a time.
             before = (each.predecessor for each in there if (each.name, each.kind) == (plan.name, plan.kind))
             last, head = next(before, newest.number), sink.head(pipeline)
             reached = 0 if head is None else head.number
@@ -221,8 +222,8 @@ def lost_and_pruned(store: QueryLog, pipeline: str, participants: ParticipantFac
                 numbers = (last,) if head is None else (reached + 1, last)
                 after = "" if head is None else f"after {reached}, "
                 what = (
-                    f"checkpoints {after}up to {last} were delivered. The sink has lost them, and their rows are pruned"
-                    " (num_retained)."
+                    f"the sink has lost checkpoints {after}up to {last}, which were delivered. The write-ahead log no"
+                    " longer has their rows (num_retained)."
                 )
                 error = _refusal(pipeline, numbers[0], "rows_pruned", what)
                 error.remedy = "See 'A sink or the log comes from a backup' in docs/recovery.md."
@@ -321,7 +322,7 @@ def _by_participant(
 
 
 def _others(store: QueryLog, pipeline: str, first: int) -> dict[tuple[str, str], list[ParticipantPlan]]:
-    """Return the plans from a number on, also compared ones; of equal settings in a row, one."""
+    """Return the plans from a number on, compared or not. Consecutive plans with equal settings are listed once."""
     found: dict[tuple[str, str], list[ParticipantPlan]] = {}
     before, limit = None, min(PAGE, store.pipeline(pipeline).next_number - first)
     while page := store.checkpoints(pipeline, limit, before):

@@ -105,9 +105,9 @@ class BarrierSensor(GateSensor):
         return BarrierGate(tuple(self.pipelines), alignment=alignment, opens_at=opens_at, **given)
 
     def look(self, context: Context, store: DecisionLog) -> dict[str, Any] | None:
-        """Return the answer of the gate; the first look logs which pipelines keep it closed.
+        """Return the answer of the gate. The first look logs which pipelines keep it closed.
 
-        Each look logs what a person has to do for it.
+        Each look logs what a person must do to open it.
         """
         first = self._gate is None
         if self._gate is None:

@@ -124,7 +124,7 @@ class CheckpointSensor(GateSensor):
         )
 
     def look(self, context: Context, store: DecisionLog) -> dict[str, Any] | None:
-        """Return what the gate says; log what a person has to do for it."""
+        """Return the answer of the gate, and log what a person must do to open it."""
         self.pipeline, self.suffix = declared_name(self.pipeline, self.suffix)
         check_name("pipeline", self.pipeline)
         if self._gate is None:
@@ -138,7 +138,7 @@ class CheckpointSensor(GateSensor):
         return opened
 
     def _skip_in_test(self, context: Context) -> None:
-        """AirflowSkipException in a test run, if the sensor waits for what this run stages: it confirms nothing."""
+        """Raise AirflowSkipException in a test run that waits for its own rows: a dry run confirms nothing."""
         run, own = self._gate.run if self._gate is not None else None, context.get("dag_run")
         if run is None or own is None or run != RunKey(own.dag_id, own.run_id):
             return

@@ -227,9 +227,9 @@ class KafkaSource:
         return f": {'; '.join(found)}"
 
     def check_rendered(self, declared: KafkaSource) -> None:
-        """Raise ConfigurationError if a run has rendered the start as a time: after a failed run it is another one.
+        """Raise ConfigurationError if a run has rendered the start as a time: the next run would render another one.
 
-        A time of `pipeline_params` is taken, because a person gives it.
+        A time of `pipeline_params` is allowed, because a person gives it.
         """
         template = declared.starting_offsets
         if is_template(template) and not _is_of_form(template) and isinstance(self.starting_offsets, datetime):
@@ -356,7 +356,7 @@ def to_milliseconds(time: datetime) -> int:
 
 
 def _is_of_form(template: object) -> bool:
-    """Return whether only a person's entry in the form can make it a time: otherwise it gives the declared start."""
+    """Return whether the Jinja can become a time only by a person's entry in the form of `pipeline_params`."""
     if not (isinstance(template, str) and template.startswith(FORM_START)):
         return False
     with suppress(ValueError, SyntaxError):

@@ -250,14 +250,14 @@ class PostgresDatabase:
             raise
 
     def _set_up(self, connection: extensions.connection) -> None:
-        """Looks whether the session can have its settings, and whether the server keeps what it acknowledges.
+        """Check that the session gets its settings, and that the server keeps what it acknowledges.
 
-        StoreUnavailableError: the server is a standby. It lags, and a decision must not rest on what it shows.
+        StoreUnavailableError: the server is a standby. It may lag, and a decision must not rest on what it shows.
         """
         [found] = _rows(self.execute(connection, _SERVER))
         if found["standby"]:
             raise StoreUnavailableError(
-                f"the decision log {self.url} is on a standby, which may lag.",
+                f"the decision log {self.url} is on a standby, which may lack the newest decisions.",
                 code="store_read_only",
                 remedy=_remedy("25006"),
                 store=self.url,

@@ -51,8 +51,8 @@ class RestoringOperations:
 
         Condition: nothing is TRIGGERED, and nothing published is undelivered (StateConflictError), since a rewind to
         an earlier position would bring the state back. With `seen_requests` (ids of open requests that the caller has
-        read): StateConflictError if there are others, since they may need the state. `had_state`, `is_open`: the event
-        says that there was some, and that a drain would have delivered more.
+        read): StateConflictError if there are others, since they may need the state. `had_state` and `is_open` are for
+        the event: there was state, and a drain would have delivered more rows.
         """
         with pipeline_write(self._database, pipeline) as write:
             if seen_requests is not None:

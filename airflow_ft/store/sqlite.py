@@ -84,7 +84,7 @@ _Inode = tuple[int, int] | None
 
 
 class _Connection(sqlite3.Connection):
-    """`opened`: its file and its journal (-wal), whatever has been put in their place since."""
+    """`opened`: the file and journal (-wal) that it has open, even if others have replaced them since."""
 
     opened: tuple[_Inode, _Inode] = (None, None)
 

@@ -94,10 +94,11 @@ class PipelineWrite:
             )
         if epoch > current:
             raise StateConflictError(
-                f"this process holds epoch {epoch}, but the decision log knows epochs up to {current} only.",
+                f"this process holds epoch {epoch}, but the decision log knows epochs up to {current} only. The log was"
+                " restored from a backup, has failed over to a standby, or is another one.",
                 code="epoch_unknown",
-                remedy="The decision log was restored from a backup, has failed over to a standby, or is another one."
-                " The next try begins with what it has. If a sink is newer, the pipeline halts (docs/recovery.md).",
+                remedy="Do nothing: the next try continues from what the decision log has. If a sink is newer, the"
+                " pipeline then halts (docs/recovery.md).",
                 pipeline=self.name,
                 epoch=epoch,
                 current=current,

@@ -61,14 +61,14 @@ class Acting:
                 return
             time.sleep(0.01)
         if self.process.poll() is None:
-            raise TimeoutError(f"it does not stand still; see {self.log}")
+            raise TimeoutError(f"the process did not stop within {seconds:g} s; see {self.log}")
 
     def wait_until(self, is_so: Callable[[], bool], seconds: float = 120.0) -> None:
-        """Returns when it is so, or the process has ended; TimeoutError."""
+        """Return when the condition is true or the process has ended; otherwise raise TimeoutError."""
         deadline = time.monotonic() + seconds
         while not is_so() and self.process.poll() is None:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"it does not come so far; see {self.log}")
+                raise TimeoutError(f"the process did not get that far within {seconds:g} s; see {self.log}")
             time.sleep(0.005)
 
     def resume(self) -> None:

@@ -82,11 +82,11 @@ def drain(client: socket.socket) -> None:
 
 
 class Proxy(Relay):
-    """Once armed it strikes one request, on whatever connection. `struck` says so, of a held reply when it has come.
+    """Once armed, it strikes one request on any connection. Then `struck` is true; for a held reply, once it has come.
 
-    `reached` is called before each request is passed on, and may wait. `length` of what a client has sent is that of
-    its first request; if it is longer than that, the rest is still to come. By default everything that has arrived is
-    one request: for protocols in which a client waits for each answer before it asks again, as those of most databases.
+    `reached` is called before each request is passed on, and may wait. `length(sent)` returns the length of the first
+    request in `sent`. If that is more than `sent` has, the rest has not arrived. By default everything that has arrived
+    is one request, as in protocols whose client waits for each answer before it asks again (most databases).
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Proxy(Relay):
             self._fate = Fate.DELIVER
 
     def relay(self, client: socket.socket, server: socket.socket) -> None:
-        """Passes requests on, or the beginnings of such."""
+        """Pass requests on, or their beginnings."""
         doomed, held = threading.Event(), threading.Event()
         threading.Thread(target=self._replies, args=(client, server, doomed, held), daemon=True).start()
         with suppress(OSError):

@@ -15,7 +15,7 @@ from airflow_ft.triggers.shared import reading
 
 
 class TurnTrigger(BaseTrigger):
-    """Fire when the turn is free, no task of its holder's DAG run works, or it is ours - and no lease is alive.
+    """Fire when no lease is alive, and the turn is free, is ours, or its holder's DAG run has no task that works.
 
     Args:
         pipeline: the pipeline's name.

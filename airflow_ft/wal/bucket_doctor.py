@@ -23,7 +23,7 @@ def examine_bucket(exam: Examination, root: str) -> bool:
     try:
         if not exam.passes("writable", f"an object was put below {where} and read", lambda: _visible(files, folder)):
             return False
-        exam.passes("condition", "the store replaces no object where none may be", lambda: _condition(files, folder))
+        exam.passes("condition", "the store refuses to replace an existing object", lambda: _condition(files, folder))
         exam.passes("copy", "the store copies objects", lambda: _copies(files, folder))
     finally:
         exam.passes("removable", "the objects were removed", lambda: _removed(files, folder))

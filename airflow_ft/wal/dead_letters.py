@@ -41,7 +41,7 @@ class ParquetDeadLetters:
         pipeline, attempt, batch = filesystem(plan.segments[-1].location).uri(plan.segments[-1].location).rsplit("/", 2)
         if not batch.isdigit() or "-" not in attempt:
             raise ConfigurationError(
-                f"{plan.segments[-1].location} is not the folder of a segment.",
+                f"{plan.segments[-1].location} is not the folder of a checkpoint's rows.",
                 code="path_invalid",
                 remedy="Move the write-ahead log back to the place that the decision log has stored.",
                 path=plan.segments[-1].location,

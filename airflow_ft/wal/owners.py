@@ -7,9 +7,9 @@ would delete what the other one has published. Each log registers before it writ
 has written nothing; registering once more changes nothing.
 
 The attempts' folders, of rows and of Spark's state, also show that a log is older than its files, as after the restore
-of a backup. For a log gives out an epoch and an attempt before their folder is made. A reset, a restore, and an attempt
-without rows have a folder of Spark's state alone. `known` is the newest attempt that was there when the log came, or at
-which a person resumed this very log (`require_newest`). Such folders say nothing about the log.
+of a backup. For a log gives out epoch and attempt before it makes their folder. A reset, a restore, and an attempt
+without rows have a folder of Spark's state alone. `known` is the newest attempt that was there when the log
+registered, or when a person last resumed this log (`require_newest`). Folders up to that attempt prove nothing.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from airflow_ft.wal.filesystem import FileSystem, filesystem
 PREFIX = ".airflow-ft-log-"
 REMEDY = (
     "Give each decision log its own `wal_root`, or its pipeline another name. If one of the logs is gone for good,"
-    " delete its file. If the pipeline then halts for the files of that log, run `airflow ft resume`."
+    " delete its file. If the pipeline then halts because of that log's files, run `airflow ft resume`."
 )
 FORMAT = 1
 SPARK = "spark"
 """The folder of Spark's locations."""
-# Of Spark's locations also copies for a drain; the last form is a removal that was interrupted.
+# Spark's locations may also be copies (-drain, -born). The last form is an interrupted removal.
 ATTEMPT = re.compile(r"^\.?(\d+)-(\d+)(-drain|-born)?(\.removed)?$")
 
 Rank = tuple[int, int]
@@ -45,7 +45,7 @@ Rank = tuple[int, int]
 
 
 def register(store: QueryLog, root: str, pipeline: str) -> str:
-    """Note that this decision log uses the pipeline's folder; which others do (as `shared`)."""
+    """Note that this decision log uses the pipeline's folder. Return which others use it, as `shared` does."""
     files = filesystem(root)
     folder = files.uri(root, pipeline)
     where = files.uri(folder, f"{PREFIX}{store.installation}")
@@ -70,7 +70,7 @@ def newest_attempt(*names: Iterable[str]) -> Rank:
 
 
 def is_newer(files: FileSystem, folder: str, names: Sequence[str], locations: Sequence[str], than: Rank) -> bool:
-    """Return whether a pipeline's folder has an attempt that is newer than `than`, and not known.
+    """Return whether a pipeline's folder has an attempt newer than `than` that a log does not know.
 
     `names` are in it, and `locations` in its folder of Spark's locations.
     """
@@ -83,8 +83,8 @@ def is_newer(files: FileSystem, folder: str, names: Sequence[str], locations: Se
 def require_newest(store: DeliveryLog, root: str, pipeline: str, participants: Sequence[ParticipantPlan] = ()) -> None:
     """Halt the pipeline if its folder has attempts that this decision log has not given out yet.
 
-    A log that was halted for them and resumed may continue: a person has decided. The log itself says so, since another
-    backup may be in its place meanwhile. Does nothing if another log uses the folder, too.
+    A log that was halted for them and resumed may continue, because a person has decided. Only the log's own events
+    count for that: another backup may have taken its place. Does nothing if another log uses the folder, too.
 
     Raises:
         StoreBehindSinkError: the decision log is older than its files.
@@ -126,8 +126,8 @@ def _halt(
         " newest one.",
         code="log_behind_files",
         remedy=f"Bring back the newer decision log, then run `airflow ft resume {row.name}`. If it is gone for good,"
-        f" compare the sinks as docs/recovery.md says, copy the folder, then run `airflow ft adopt {row.name}`. Runs"
-        " delete the newer files after that.",
+        f" compare the sinks as docs/recovery.md says, copy the folder, then run `airflow ft adopt {row.name}`. After"
+        " that, runs delete the newer files.",
         pipeline=row.name,
         path=folder,
         found=list(found),

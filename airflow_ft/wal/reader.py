@@ -116,7 +116,7 @@ class ParquetSegment:
             return self.manifest.sinks[sink]
         except KeyError:
             raise WalCorruptError(
-                f"the segment has no rows for this sink, only for {', '.join(self.manifest.sinks)}.",
+                f"the checkpoint has no rows for this sink, only for {', '.join(self.manifest.sinks)}.",
                 code="sink_missing",
                 pipeline=self.manifest.pipeline,
                 checkpoint=self.segment.number,

@@ -42,7 +42,7 @@ class WalArchive:
         attempt, _, batch = location.rpartition("/")
         if not batch.isdigit() or not ATTEMPT.match(attempt.rpartition("/")[2]):
             raise ConfigurationError(
-                f"{location} is not the folder of a segment. Nothing was deleted.",
+                f"{location} is not the folder of a checkpoint's rows. Nothing was deleted.",
                 code="path_invalid",
                 remedy="Move the write-ahead log back to the place that the decision log has stored.",
                 path=location,

@@ -416,7 +416,7 @@ def test_recover_says_that_staged_rows_wait_for_the_next_run(world: World, ft: A
     assert "the next run delivers 1 staged checkpoint" in ft("recover", PIPELINE)
 
 
-def test_show_takes_the_newest_checkpoint_unless_told(world: World, ft: Any) -> None:
+def test_show_defaults_to_the_newest_checkpoint(world: World, ft: Any) -> None:
     with raises(SystemExit, "checkpoint_unknown", pipeline=PIPELINE):
         world.store.register(PIPELINE)
         ft("show", PIPELINE)

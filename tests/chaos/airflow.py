@@ -39,12 +39,12 @@ class ChaosAirflow(Airflow):
         self._request("PATCH", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}", json={"state": "failed"}).raise_for_status()
 
     def fail(self, dag_id: str, run_id: str, task_id: str) -> None:
-        """What 'mark as failed' does to a running task: its supervisor ends it within seconds, and no retry follows."""
+        """Mark a running task as failed: its supervisor ends it within seconds, and no retry follows."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
         self._request("PATCH", path, json={"new_state": "failed"}).raise_for_status()
 
     def clear(self, dag_id: str, run_id: str, task_ids: Sequence[str] | None = None) -> None:
-        """Clears tasks of a run, whatever their state; None: all that failed. They run again."""
+        """Clear tasks of a run in any state, so that they run again. None: all that failed."""
         body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "reset_dag_runs": True}
         body |= {"only_failed": True} if task_ids is None else {"only_failed": False, "task_ids": list(task_ids)}
         self._request("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", json=body).raise_for_status()

@@ -167,7 +167,7 @@ def test_the_proxy_loses_one_request_or_its_reply_and_cuts(fate: Fate, arrived: 
 
 
 def test_the_proxy_separates_requests_that_arrive_together() -> None:
-    """Each begins with its length: two come at once, and the end of the third later."""
+    """Each request begins with its length. Two arrive at once, and the end of the third later."""
     port = free_port()
     with echo() as (target, received), Proxy(port, target, length=lambda sent: sent[0]) as proxy:
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:

@@ -76,7 +76,7 @@ class Table(Target):
             self.refused, self.taken = pa.table({"id": [1, 2, 3], "text": ["a", "refused", "c"]}), (1, 3)
 
     def request_length(self, sent: bytes) -> int:
-        """A record of TLS, or a packet of MySQL: several are sent without a wait."""
+        """Return the length of a TLS record or a MySQL packet: the client sends several without waiting."""
         if len(sent) < 4:  # as short as the empty packet that ends LOAD DATA
             return 4
         if sent[0] in range(0x14, 0x18) and sent[1] == 3 and sent[2] in (1, 3):

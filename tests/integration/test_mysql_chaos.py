@@ -125,14 +125,14 @@ def test_the_marker_settles_a_connection_cut_at_any_statement(world: MySqlWorld,
 
 
 def test_a_transaction_that_ends_unnoticed_leaves_no_marker(world: MySqlWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As behind a proxy that goes on with another connection: the rows are gone, and nothing said so."""
+    """A proxy continues with another connection: the rows are gone, and no error shows it."""
     plan = prepared(world, orders(1, 100))
     send = Loader.send
 
     def and_lose(self: Loader, *args: Any) -> int:
         sent = send(self, *args)
         self._session.run("ROLLBACK")
-        self._session.run("SET autocommit = 1")  # as a connection of a pool has it
+        self._session.run("SET autocommit = 1")  # as in connections of a pool
         return sent
 
     with monkeypatch.context() as patched:

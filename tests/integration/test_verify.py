@@ -411,7 +411,7 @@ class TestUpsert:
         assert report.notes[1].startswith("2 keys are not known")
 
     def test_updates_by_newer_checkpoints_count_as_unknown(self, world: MySqlWorld) -> None:
-        """Without deletes, too: a row that is lost is found, and an updated one is not known."""
+        """Also without deletes: a lost row is found, and an updated one is unknown."""
         world.use("upsert", change_column=None)
         plans = []
         for number, ids in enumerate(([1, 2, 3], [1]), start=1):

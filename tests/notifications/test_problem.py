@@ -107,7 +107,7 @@ def test_a_damaged_row_hides_no_other_problem(store: DecisionLog) -> None:
     assert late.startswith("pipeline slow is LATE: ")
 
 
-def test_a_decision_log_that_is_away_is_reported(store: DecisionLog) -> None:
+def test_an_unreachable_decision_log_is_reported(store: DecisionLog) -> None:
     url = "postgresql://ada@127.0.0.1:1/db?connect_timeout=2"
     with raises(StoreUnavailableError, "server_unreachable"):
         ProblemNotifier(receive, pipelines=["well"], store=url).notify({})
@@ -147,7 +147,7 @@ def test_a_failure_that_the_decision_log_missed_is_reported(store: DecisionLog) 
     assert not received(ProblemNotifier(receive, pipelines=["slow"], conditions=["FAILED"]), exception=other, task=task)
 
 
-def test_what_only_the_recovery_knows_is_reported(store: DecisionLog) -> None:
+def test_an_error_that_only_the_recovery_has_is_reported(store: DecisionLog) -> None:
     chat = Chat("{{ problem.headline }}")
     for names, count in ((["broken", "well"], 4), (["broken"], 3)):
         SENT.clear()
@@ -288,7 +288,7 @@ def test_a_dead_stream_is_reported_but_a_stopped_one_is_not(store: DecisionLog) 
 
 
 def test_airflow_is_asked_only_where_it_answers(store: DecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DAG processor, triggerer and executors answer no request for a run, not even by an error."""
+    """DAG processor, triggerer and executors do not answer requests for a run, not even with an error."""
 
     class Silent:
         def send(self, msg: Any) -> None:

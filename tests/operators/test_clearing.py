@@ -1,4 +1,4 @@
-"""A failed run whose failed tasks alone are cleared, as people do in Airflow's UI: it must end right, in any order."""
+"""Only the failed tasks of a run are cleared, as in Airflow's UI: the run must end correctly, in any order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BAD = {"failed", "upstream_failed"}
 
 
 class Run:
-    """One DAG run over the model world. Of the tasks that may start, the last one in the DAG does."""
+    """One DAG run over the model world. It starts the last task of the DAG that may start."""
 
     def __init__(self, world: World, patch: pytest.MonkeyPatch, sinks: Mapping[str, Any], delivery: str) -> None:
         self.world, self.states = world, dict[str, str]()
@@ -66,7 +66,7 @@ class Run:
         return steps.confirm_step(run, self.world.config, NoArchive())  # type: ignore[arg-type]
 
     def play(self, broken: Collection[str] = (), dies: str = "before") -> dict[str, str]:
-        """Run what has no state, by Airflow's rules; `broken` tasks die before or after their work."""
+        """Run tasks that have no state yet, by Airflow's rules. `broken` tasks die before or after their work."""
         order = [task.task_id for task in self.dag.topological_sort()]
         while waiting := [name for name in order if name not in self.states]:
             name = [each for each in waiting if self._upstream(each) <= self.states.keys()][-1]
@@ -150,7 +150,7 @@ def test_refused_rows_need_the_stage_cleared_too(tmp_path: Path, monkeypatch: py
 
 
 def test_cleared_tasks_wait_for_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`recover` succeeded and is not cleared, so the first task that is cleared waits in its place."""
+    """`recover` succeeded and is not cleared, so the first cleared task waits instead."""
     for broken in TASKS[1:-1]:
         (folder := tmp_path / broken).mkdir()
         run = Run(World(folder), monkeypatch, SINKS, "tasks")

@@ -62,7 +62,7 @@ MADE_OF = {
     },
     "alerts": {"columns": {"id": [["gone", "n", "IDENTITY"]], "note": [["topic", "key", "IDENTITY"]]}, "rows": []},
 }
-"""The column "note" is the key of a Kafka record. Of a source that is gone nothing is told."""
+"""The column "note" is the key of a Kafka record. A source that is gone has no dataset."""
 PART = {
     "type": "object",
     "required": ["_producer", "_schemaURL"],
@@ -265,7 +265,7 @@ def test_a_confirming_task_reports_datasets_columns_and_rows(kind: Any, shop: Sh
 
 
 @pytest.mark.parametrize("kind", [ConfirmOperator, StreamingPipelineOperator])
-def test_a_failed_try_leaves_rows_to_the_last_one(kind: Any, shop: Shop, tmp_path: Path) -> None:
+def test_a_failed_try_reports_no_row_counts(kind: Any, shop: Shop, tmp_path: Path) -> None:
     [one] = shop.stage(made_with={"job": "shop"})
     shop.complete(one)
     operator = kind(task_id="t", spec=spec(streaming=kind is StreamingPipelineOperator))

@@ -415,7 +415,7 @@ def test_what_is_not_for_all_tasks_is_refused(dag: DAG, given: dict[str, Any], n
 @pytest.mark.parametrize(
     ("name", "value"), [("depends_on_past", True), ("wait_for_downstream", True), ("max_active_tis_per_dag", 1)]
 )
-def test_tasks_do_not_wait_for_those_of_another_run(name: str, value: object) -> None:
+def test_arguments_that_chain_runs_are_refused(name: str, value: object) -> None:
     """After a failed run two runs would wait for each other."""
     of_dag = DAG("d", schedule=None, default_args={name: value})
     for make in (
@@ -431,7 +431,7 @@ def test_tasks_do_not_wait_for_those_of_another_run(name: str, value: object) ->
 
 
 def test_tasks_of_a_mapped_group_have_no_limit_per_run() -> None:
-    """One of them may wait for the turn of its pipeline while another one has a turn and needs the slot."""
+    """One task may wait for the turn of its pipeline while another one has a turn and needs the slot."""
     limit: dict[str, Any] = {"max_active_tis_per_dagrun": 1}
     group = pipeline(DAG("d", schedule=None), **limit)
     assert all(task.max_active_tis_per_dagrun == 1 for task in group.iter_tasks())
@@ -444,7 +444,7 @@ def test_tasks_of_a_mapped_group_have_no_limit_per_run() -> None:
         each.expand(suffix=["a", "b"])
 
 
-def test_a_dag_that_fails_fast_holds_streams_only() -> None:
+def test_a_fail_fast_dag_may_hold_streams_only() -> None:
     dag = DAG("d", schedule=None, fail_fast=True)
     with raises(ConfigurationError, "arguments_conflict", argument="fail_fast"):
         pipeline(dag)

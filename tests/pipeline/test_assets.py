@@ -208,7 +208,7 @@ def test_a_missing_connection_costs_only_its_own_asset_events(caplog: pytest.Log
     log: Any = Log()
     found = delivered(log, "orders", Confirmed(Numbers.of([2])), gone)
     assert {each.sink for each in found} == set(SINKS) - {"orders", "daily"}
-    assert "lineage does not tell of shop: " in caplog.text and "not defined" in caplog.text
+    assert "lineage omits shop: " in caplog.text and "not defined" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -254,4 +254,4 @@ def test_third_party_lineage_that_raises_costs_only_its_events(
     log: Any = Log()
     found = delivered(log, "orders", Confirmed(Numbers.of([2])), CONNECTIONS.__getitem__)
     assert {each.sink for each in found} == set(SINKS) - {"orders", "daily"}
-    assert "lineage does not tell of shop: division by zero" in caplog.text
+    assert "lineage omits shop: division by zero" in caplog.text

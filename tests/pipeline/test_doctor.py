@@ -124,7 +124,7 @@ def test_the_fix_of_a_missing_connection_has_its_type() -> None:
     assert caught.error.remedy in caught.error.args[0]
 
 
-def test_a_new_pipeline_of_a_dag_is_no_warning(tmp_path: Path) -> None:
+def test_the_doctor_accepts_a_new_pipeline_of_a_dag(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     sources = {"files": FileSource(path=str(tmp_path / "in"), schema="id bigint")}
     patient = Patient("new", str(tmp_path / "wal"), sources=sources, computes=False)

@@ -233,7 +233,7 @@ def test_an_older_log_continues_above_the_sinks(shop: Shop) -> None:
 
 
 def test_recovery_notices_an_older_log_before_it_takes_an_epoch(shop: Shop) -> None:
-    """Else the epochs of the newer history soon seem to be its own."""
+    """Otherwise the epochs of the newer history would soon look like its own."""
 
     def die() -> None:
         raise Died
@@ -256,12 +256,12 @@ def test_recovery_notices_an_older_log_before_it_takes_an_epoch(shop: Shop) -> N
         )
         assert swept.error is not None and swept.error.code == "log_behind_files"
         assert store.pipeline("orders").epoch == epoch
-    shop.copy(shop.log, back=True)  # once more: nobody has decided about the older log
+    shop.copy(shop.log, back=True)  # once more: no person has decided about the older log
     with closing(open_store(shop.store)) as store, raises(StoreBehindSinkError, "log_behind_files"):
         pipelines.recover(_ada([]), store, "orders")
     with closing(open_store(shop.store)) as store:
         store.resume("orders", "ada")
-        owners.require_newest_files(store, "orders")  # she has decided
+        owners.require_newest_files(store, "orders")  # a person has decided
 
 
 def test_an_older_log_is_noticed_by_newer_state_of_spark(shop: Shop) -> None:
@@ -577,7 +577,7 @@ def test_verify_names_lost_checkpoints_that_it_cannot_compare(shop: Shop) -> Non
 
 
 @pytest.mark.parametrize(("joined", "lost"), [(4, [(4,)]), (5, [])])
-def test_verify_names_nothing_before_a_sink_joined(shop: Shop, joined: int, lost: list[tuple[int, ...]]) -> None:
+def test_verify_ignores_checkpoints_before_a_sink_joined(shop: Shop, joined: int, lost: list[tuple[int, ...]]) -> None:
     for position in range(1, 8):
         shop.deliver(position, "first", *["second"] * (position >= joined))
     with closing(sqlite3.connect(shop.folder / "second.db")) as db:
@@ -587,7 +587,7 @@ def test_verify_names_nothing_before_a_sink_joined(shop: Shop, joined: int, lost
     assert [report.numbers for report in found] == lost
 
 
-def test_verify_names_nothing_that_went_past_a_sink(shop: Shop) -> None:
+def test_verify_ignores_checkpoints_without_the_sink(shop: Shop) -> None:
     """The sink was left out for a time. It lost checkpoints whose rows are there, and verify compares them."""
     shop.deliver(1, "first", "second")
     shop.copy(file := shop.folder / "second.db")

@@ -109,7 +109,7 @@ def test_each_sink_of_each_number_is_told_with_how_it_is_known(world: World) -> 
         "COMMITTING",
         "committed by epoch 1, as recorded in the decision log",
     )
-    assert "newest is 0" in second.evidence.text
+    assert "it has delivered nothing" in second.evidence.text
     assert timedelta(0) <= first.age < timedelta(minutes=5)
 
 

@@ -33,7 +33,7 @@ def test_a_port_is_narrow(port: type) -> None:
     assert _public(vars(port)) <= _public(dir(DecisionLog))
 
 
-def test_a_method_is_declared_by_one_port() -> None:
+def test_each_method_is_declared_by_one_port() -> None:
     declared = Counter(name for port in PORTS for name in _public(vars(port)))
     assert [name for name, ports in declared.items() if ports > 1] == []
 

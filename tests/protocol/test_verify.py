@@ -30,8 +30,8 @@ def test_verify_compares_all_confirmed_rows_in_the_log(tmp_path: Path, monkeypat
     assert {report.participant: report.numbers for report in reports} == dict.fromkeys(("db", "log"), (4, 5, 6, 7))
 
 
-def test_plans_from_the_first_number_on_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also compared ones: a sink may compare them apart. Of equal settings in a row, one is enough."""
+def test_verify_gets_all_plans_from_its_first_number_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compared plans too: a sink may compare them in groups. Consecutive plans with equal settings count once."""
     found: dict[tuple[str, int], int] = {}
 
     def compared(delivered: Sequence[verify.Delivered], plan: ParticipantPlan) -> list[verify.SinkReport]:

@@ -23,7 +23,7 @@ TOLD: Mapping[str, Sequence[str]] = {
     "RESTORED": (),
     "SAVEPOINT": ("uri", "request"),
 }
-"""Kinds of events that the product reads, and the details that it looks at."""
+"""Kinds of events that the product reads, with the details that it uses."""
 _UNFINISHED = frozenset({S.TRIGGERED, S.STAGED, S.PREPARED, S.COMMITTING, S.QUARANTINED})
 
 
@@ -180,7 +180,7 @@ class ModelReading:
         return next((row for row in reversed(self._rows.values()) if row.state is S.COMPLETED), None)
 
     def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
-        """Return them, newest first: those of `TOLD` as the real log has them, and others without their words."""
+        """Return events, newest first: those of `TOLD` as the real log has them, others without details."""
         self._known(pipeline)
         return [event for event in self._events if number in (None, event.number)][:limit]
 

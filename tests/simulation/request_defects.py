@@ -1,4 +1,4 @@
-"""Seeded defects of requests to stop (see `defects`): of how they are answered, and of what is missing then."""
+"""Seeded defects of requests to stop (see `defects`): wrong answers, and missing savepoints or drains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TASKS = NAMED["a task that stops a stream, and people"]
 
 @defect(AT_ONCE, "I9")
 def a_savepoint_without_the_state_that_was_deleted_before(change: Change) -> None:
-    """Its stream died between the deletion and its answer; it was asked for in between."""
+    """The stream died after it deleted its state and before it answered. The request came in between."""
     change(taking, "too_late", lambda *_: set())
 
 
@@ -43,7 +43,7 @@ def a_savepoint_whose_state_a_person_drops_meanwhile(change: Change) -> None:
 
 @defect(TASKS, "I9")
 def only_open_state_is_missed_by_a_savepoint(change: Change) -> None:
-    """Found by the simulator: what was drained and deleted was called saved."""
+    """Found by the simulator: state that was drained and deleted counted as saved."""
     late = taking.too_late
     change(taking, "too_late", lambda store, pipeline, _: late(store, pipeline, "open"))
 

@@ -1,7 +1,7 @@
-"""What holds of requests to stop: each is answered once, and who is told that all was done finds all of it.
+"""Laws of requests to stop: each is answered once, and an answer without `missing` is true.
 
-A savepoint holds the state that was there when somebody asked, and a drain leaves no rows behind. State that was
-deleted before does not count where a run has taken the turn since: that run is the one that is asked.
+A savepoint holds the state of the moment when it was requested, and a drain leaves no rows behind. State that was
+deleted earlier does not count if a run has taken the turn since: the request is to that run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ALL = 1000
 class RequestLaws:
     """Remembers when state was deleted, when a run took the turn, and the first answer to each request.
 
-    `has_state` tells whether a location of Spark has some; `is_faultless` whether nothing has gone wrong by now.
+    `has_state` returns whether a location of Spark has state, and `is_faultless` whether no fault has occurred yet.
     """
 
     def __init__(
@@ -52,19 +52,19 @@ class RequestLaws:
             return
         if row.base.batch >= 0:
             self._had_state = self._has_state(row.base.location)
-        elif row.base.location not in self._without_state:  # else rows were refused, and it was rewound to there
+        elif row.base.location not in self._without_state:  # otherwise a refusal of rows has rewound it to there
             self._without_state.add(row.base.location)
             self._deleted += [now] if self._had_state else []
 
     def answered(self, request: Request, outcome: str, missing: Sequence[str]) -> None:
-        """I9: before an answer is written, which is the first one or has no effect."""
+        """I9: check an answer before it is written. Only the first answer has an effect."""
         if request.outcome:
             return
         self._answers[request.id] = (outcome, tuple(missing))
         self._judge(request.arguments, outcome, missing, request.asked_at, f"request {request.id}")
 
     def told(self, arguments: Mapping[str, Any], said: str, asked_at: datetime, who: str) -> None:
-        """A task that stops the stream has succeeded: with the answer to its request, or since nothing works."""
+        """A task that stops the stream has succeeded, with the answer to its request or because no process works."""
         for outcome, missing in self._answers.values():
             if said == outcome:
                 if missing:
@@ -83,7 +83,7 @@ class RequestLaws:
             self._require_drained(outcome, asked_at, who)
 
     def _is_behind(self, deleted: datetime, asked_at: datetime) -> bool:
-        """Whether what was deleted then is what was asked for: no run has begun in between."""
+        """Return whether the request is for the state that was deleted then: no run has begun in between."""
         return not any(deleted < turn <= asked_at for turn in self._turns)
 
     def _require_savepoint(self, outcome: str, asked_at: datetime, who: str) -> None:
@@ -111,7 +111,7 @@ class RequestLaws:
             self._laws.require_visible(item, f"{who} is answered {outcome!r}")
 
     def at_the_end(self) -> None:
-        """I7: each has its first answer, and no other; and nothing is missing where nothing went wrong."""
+        """I7: each request has exactly one answer, the first; and without a fault nothing is missing."""
         if left := self._store.open_requests(PIPELINE):
             raise Violation("I7", f"the requests {[request.id for request in left]} were never answered")
         events = self._store.events(PIPELINE, limit=_ALL)

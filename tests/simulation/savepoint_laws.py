@@ -261,7 +261,7 @@ class SavepointLaws:
         return LocationStatus(batch - empties(variant), plain(variant), offset[ORDERS]["0"], _planned(others))
 
     def _without_state(self, offsets: list[Any]) -> LocationStatus | None:
-        """The place at which its state was dropped, where all is read from these offsets on."""
+        """Return the status at which the state was dropped: everything after these offsets is read again."""
         end = offsets[0][ORDERS]["0"] if offsets else 0
         stood = (status for found in self._stood.values() for status in found)
         return next((s for s in stood if (s.variant, s.end) == ("", end)), None) if end else LocationStatus(0, "", 0)

@@ -367,7 +367,7 @@ class Spark:
         return {held: ""} if request.starts_from_scratch and held else {}
 
     def begin_copy(self, old: str, uri: str) -> None:
-        """A copy of a location without state begins behind the same item."""
+        """Let a copy of a location without state begin after the same item."""
         wal = self._world.wal
         if uri != old:
             start = wal.starts[old]

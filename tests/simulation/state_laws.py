@@ -81,7 +81,7 @@ class StateLaws:
         if self._run() is None:
             raise Violation("I10", f"item {item} was open in a state that somebody took for drained, and is lost")
         if asked := [each.id for each in self._store.open_requests(PIPELINE) if each.arguments.get(DRAIN)]:
-            raise Violation("I10", f"item {item} was dropped, requests {asked} are to drain it")
+            raise Violation("I10", f"item {item} was dropped, although requests {asked} are to drain it")
         self.dropped[item] = self._store.now()
 
     def pruned(self, number: int) -> None:
@@ -149,11 +149,11 @@ class StateLaws:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def item_at(self, position: SparkPosition) -> int:
-        """The newest item that was read there."""
+        """Return the newest item that was read at this position."""
         return self._wal.batch(position)
 
     def answered(self, request: Request, outcome: str) -> None:
-        """I9: the checkpoint that is said to have drained the state has."""
+        """I9: the checkpoint that the answer names has drained the state."""
         if request.arguments.get(DRAIN) and outcome.endswith("has drained the state"):
             number = int(outcome.split()[-5])
             drain = self._store.checkpoint(PIPELINE, number)

@@ -123,7 +123,7 @@ class StreamLaws:
             raise Violation("I7", f"{args[2]} is published beside {', '.join(drivers)}, whose next one will be refused")
 
     def _answered(self, request: Request, outcome: str, missing: Sequence[str]) -> None:
-        """I9: who has asked for the end is told of it when nothing is at work, and all that was published is there."""
+        """I9: a request to stop is answered when no process works, and everything published is delivered."""
         self.requests.answered(request, outcome, missing)
         run = self._run()
         if run is None or request.outcome or self.clock_went_back:

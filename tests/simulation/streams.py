@@ -195,7 +195,7 @@ class Streams:
                 return
 
     def _stop_by_task(self, how: str, number: int) -> None:
-        """A try of a task that stops a stream, or drains it ("with a savepoint"), and waits for the answer."""
+        """One try of a task that stops or drains a stream (also "with a savepoint"), and waits for the answer."""
         world, owner = self._world, self._process()
         self._stopping[owner] = (how, number)
         folder = FOLDER if "with a savepoint" in how else ""
@@ -221,7 +221,7 @@ class Streams:
             self.laws.requests.told({DRAIN: drain, SAVEPOINT: folder}, said, asked_at, owner)
 
     def retry(self, process: str) -> None:
-        """A task that stops the stream has failed, or is taken for dead."""
+        """Start the next try of a task that stops the stream, after it has failed or is taken for dead."""
         how, number = self._stopping.pop(process, ("", 0))
         if 0 < number < _STOP_TRIES:
             name = f"{process.partition('t')[0]}t{number + 1}"

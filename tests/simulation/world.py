@@ -114,8 +114,8 @@ class Scenario:
 
     With `windows` the job of a stream holds back the newest item until the next one comes, or somebody drains the
     stream ("drain"). After that a run is refused, until somebody drops the state ("reset state"); or it goes on from
-    the state before (`resumes`). `leaves` says what is kept of a stream that has ended. "task stop", "task drain": a
-    task does it ("with a savepoint"), and waits for the answer.
+    the state before (`resumes`). `leaves` says what is kept of a stream that has ended. With "task stop" and "task
+    drain" a task does it (also "with a savepoint"), and waits for the answer.
     """
 
     name: str
@@ -455,7 +455,7 @@ class World:
             run, _, task = self.tasks[process.name]
             last_try = run.tries[task] == self._most_tries(run)
             self.laws.states.ended_with(process.name, process.error, last_try=last_try)
-        if process.name not in self.tasks:  # a person, or a request that was under way
+        if process.name not in self.tasks:  # a person, or a late request
             if self.streams is not None and process.error is not None:
                 self.streams.retry(process.name)
             return

@@ -96,7 +96,7 @@ def test_a_missing_local_folder_is_refused_before_spark(
     assert caught.error is not None and f"Did you mean '{tmp_path}/stock'?" in caught.error.remedy
 
 
-def test_settings_of_spark_itself_may_lead_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_defaults_switch_off_the_check_of_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.master yarn\n", encoding="utf-8")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     spec = declared({"files": FileSource(path=f"{tmp_path}/stokc", schema="id bigint")}, tmp_path)

@@ -321,8 +321,8 @@ def test_bounds_and_starts_in_jinja_are_checked_once_rendered() -> None:
 @pytest.mark.parametrize(
     "template", ["{{ data_interval_start }}", "{{ params.get('starting_offsets') or data_interval_start }}"]
 )
-def test_a_start_that_a_run_renders_may_be_no_time(time: Any, template: str) -> None:
-    """A run that fails before it publishes would leave its records to no one: the next run renders a later time."""
+def test_a_run_may_not_render_the_start_as_a_time(time: Any, template: str) -> None:
+    """If a run fails before it publishes, the next run renders a later time and skips the records in between."""
     declared = KafkaSource(topics=["a"], starting_offsets=template)
 
     def rendered(start: Any) -> KafkaSource:

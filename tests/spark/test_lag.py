@@ -170,7 +170,7 @@ def test_whatever_goes_wrong_is_told_once_and_ends_nothing(
     assert match and match.groupdict() == {"source": "orders", "behind": "7", "unit": "records"}
 
 
-def test_a_last_look_after_the_end_is_not_told(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_look_after_the_end_logs_nothing(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "airflow_ft.spark"), watch(scene, {"orders": Scripted((7, 0))}).watching():
         scene.store.close()
     assert not caplog.messages

@@ -176,7 +176,7 @@ def _publish(scene: Scene, location: str, positions: dict[str, Any], batch: int 
 
 
 def test_the_log_replaces_a_lost_location_of_kafka_sources(scene: Scene, tmp_path: Path) -> None:
-    """As after the decision log alone was restored. The job reads its sources in another order than that of names."""
+    """Only the decision log was restored. The job does not read its sources in the order of their names."""
     lost = tmp_path / PIPELINE / "spark" / "1-1"
     logs = {"logs": {"0": 5}}
     positions = {
@@ -225,7 +225,7 @@ def test_the_log_knows_in_which_life_a_lost_location_was(scene: Scene, tmp_path:
 
 
 @pytest.mark.parametrize("case", ["files", "no position", "restored"])
-def test_a_lost_location_that_the_log_cannot_replace(scene: Scene, tmp_path: Path, case: str) -> None:
+def test_a_lost_location_is_refused_if_the_log_lacks_positions(scene: Scene, tmp_path: Path, case: str) -> None:
     lost = tmp_path / PIPELINE / "spark" / "1-1"
     end: Any = {"logOffset": 3} if case == "files" else KAFKA
     _publish(scene, lost.as_uri(), {} if case == "no position" else {"orders": {"start": None, "end": end}})

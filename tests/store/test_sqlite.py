@@ -285,7 +285,7 @@ def test_a_connection_to_a_replaced_file_is_not_used_again(path: Path, tmp_path:
 
 
 def test_an_idle_connection_does_not_undo_a_restore(path: Path, tmp_path: Path) -> None:
-    """Its journal was deleted, and the file overwritten in place. The page holds such connections."""
+    """Its journal was deleted and its file overwritten in place, while the page held the connection open."""
     backup = tmp_path / "backup.db"
     copy = (
         "import sqlite3, sys; old, new = map(sqlite3.connect, sys.argv[1:]); old.backup(new); old.close(); new.close()"

@@ -130,7 +130,7 @@ def test_a_barrier_is_watched_until_it_has_passed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [CheckpointTrigger, BarrierTrigger])
-def test_a_pipeline_that_halts_meanwhile_is_logged(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_gate_logs_that_its_pipeline_halts(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, log = World(tmp_path), Log()
     world.stage(1)
     trigger = kind(
@@ -188,7 +188,7 @@ def test_a_turn_is_free_when_nobody_has_it_or_its_run_is_over(tmp_path: Path, ru
 def test_a_run_that_waits_to_be_started_gives_up_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    """It was cleared, and with max_active_runs=1 Airflow starts it after the one that waits for the turn."""
+    """The run was cleared. With max_active_runs=1 Airflow starts it after the run that waits for the turn."""
     world = World(tmp_path)
     world.store.register(PIPELINE)
     world.store.enter_turn(PIPELINE, RunKey("dag", "holder"), None)

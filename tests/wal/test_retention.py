@@ -246,7 +246,7 @@ def test_nothing_is_swept_below_newer_state_of_spark(tmp_path: Path) -> None:
 
 
 def test_nothing_is_swept_below_a_newer_epoch(tmp_path: Path) -> None:
-    """The log in use may have been restored from a backup, and the newer one comes back."""
+    """The log in use may have been restored from a backup, and the newer one may come back."""
     with SqliteStore(tmp_path / "ft.db") as store:
         _segment(tmp_path, 9, 1, 0)
         register(store, str(tmp_path), "orders")  # of an earlier log: known

@@ -63,7 +63,7 @@ def adopt(args: Namespace) -> None:
                 else f"{name}: has no marker of the pipeline"
             )
             if head and head.lost:
-                say("  its head is gone, or older than its markers, shown above. `adopt` writes it again")
+                say("  its fence is gone, or older than its markers, shown above. `adopt` writes it again")
             for orphan in estate.orphans:
                 number = f"checkpoint {orphan.number}: " if orphan.number else ""
                 say(f"  {number}{orphan.text}, from installation {orphan.installation}")
@@ -73,17 +73,17 @@ def adopt(args: Namespace) -> None:
         known = store.latest_confirmed(args.pipeline)
         if known is None:
             say(
-                "It does not know what the lost log had read. The pipeline reads its sources from their beginning"
+                "It does not know how far the lost log had read. The pipeline reads its sources from their beginning"
                 " (starting_offsets, or all files of the folder), and delivers those rows again. To avoid that, answer"
                 " no and read 'The decision log is lost' in docs/recovery.md."
             )
         else:
             say(
-                f"It has confirmed checkpoint {known.number}. What a sink got later under another log is delivered"
-                " again. What a sink has lost is not: `airflow ft verify` names those rows."
+                f"It has confirmed checkpoint {known.number}. Rows that a sink got later by another log are delivered"
+                " again. Rows that a sink has lost are not: `airflow ft verify` names them."
             )
         for report in lost_and_pruned(store, args.pipeline, factory):
-            say(f"{report.participant}: {report.error} Note these numbers now: `verify` does not name them later.")
+            say(f"{report.participant}: {report.error} Write these numbers down: `verify` does not name them later.")
         sure(
             args,
             "Is the other decision log, or what a sink has lost, gone for good? The pipeline then continues with the"

@@ -125,7 +125,7 @@ def _declared(args: Namespace) -> tuple[Mapping[str, ParticipantPlan], Mapping[s
     found = patient.participants
     if not found:
         raise ConfigurationError(
-            "the DAG has no PrepareOperator for the pipeline, so its sinks are not known.",
+            "the DAG has no task that prepares the pipeline's sinks, so they are not known.",
             code="pipeline_not_declared",
             remedy="Name the file that declares its sinks.",
             path=args.dag,

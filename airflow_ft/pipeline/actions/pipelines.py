@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def recover(by: Actor, store: DecisionLog, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
-    """Settles what has been in doubt for `min_age`, by doing the same again under the same marker.
+    """Settle what has been in doubt for `min_age`: repeat its steps under the same markers.
 
     Raises:
         PipelineHaltedError: the pipeline is HALTED, so nothing is delivered until a person acts.
-        QuarantinedError: the same for a checkpoint.
+        QuarantinedError: a checkpoint is QUARANTINED, which has the same effect.
         StoreBehindSinkError: the decision log is older than its files.
     """
     from airflow_ft.wal import owners

@@ -1,4 +1,4 @@
-"""The base of all errors, and what is done with any of them."""
+"""The base class of all errors, and functions for all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AirflowFtError(Exception):
     code: str = "unexpected"
     """The stable name of this kind of error. Programs compare this, and never the message."""
     abort_reason: ClassVar[AbortReason] = AbortReason.STAGE_FAILED
-    """The reason of a checkpoint that this error ends before it is published."""
+    """The abort reason of a checkpoint that ends with this error before it is published."""
     unconnected: int = False
     """Whether the participant is called by another name than that of an Airflow connection (`located`)."""
 

@@ -45,8 +45,8 @@ PROPOSED = "`airflow ft setup PIPELINE --dag FILE --print --tables` proposes it.
 class UnfitTargetError(SinkAccessError):
     """The table or topic does not fit: a column or key is missing, too small or of another type, or a limit is too low.
 
-    It can be changed so that it takes the rows as they are, so they stay staged. What nothing could be changed for
-    is a DeclinedError.
+    It can be changed so that it takes the rows as they are, so they stay staged. If no change could help, the error is
+    a DeclinedError.
     """
 
     code = "target_unfit"

@@ -32,7 +32,7 @@ def require_understood(row: Pipeline) -> None:
     if row.newer:
         says = f" ({row.halt.message})" if row.halt is not None else ""
         raise NewerReleaseError(
-            f"it is held for {row.newer}{says}, which a newer airflow-ft has written and this one does not know.",
+            f"a newer airflow-ft holds the pipeline for {row.newer}{says}, which this version does not know.",
             pipeline=row.name,
         )
 

@@ -175,7 +175,7 @@ class BranchedParticipant(BranchSystem[Db]):
             with self._asking(fence) as (_, other):
                 check_owner(other.head(), fence)
             what = f"another attempt wrote the marker of branch {part.label} of checkpoint {plan.number} meanwhile."
-            remedy = "Nothing to do: the retry reads that marker."
+            remedy = "Do nothing: the retry reads that marker."
             raise SinkUnavailableError(what, code="marker_taken", remedy=remedy, branch=part.label) from error
 
     def _branch_detail(self, plan: Plan, fence: Fence, part: Slice) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class BranchedParticipant(BranchSystem[Db]):
         check_owner(head, fence)
         assert head is not None  # check_owner raises
         if head.rank != fence.rank:
-            raise FencedError("a newer attempt owns the head.", remedy="Nothing to do: the newer attempt delivers.")
+            raise FencedError("a newer attempt has fenced this one.", remedy="Do nothing: the newer attempt delivers.")
 
     def _require_prepared(
         self, db: Db, ledger: BranchLedger, plan: Plan, fence: Fence, wanted: Collection[str]
@@ -327,7 +327,7 @@ class BranchedParticipant(BranchSystem[Db]):
     # --- abort ---------------------------------------------------------------------------------------------------
 
     def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
-        """ABORTED is decided: rolls back, then takes every place with a tombstone, which a late branch meets."""
+        """Roll back, because ABORTED is decided. Then put an abort marker into every place, for late branches."""
         # The attempt that began here may not have got as far as to make head and ledger; it, too, must meet a head.
         with self._writing(fence, plan, create=plan.participant(self.name).predecessor == 0) as (_, ledger):
             self._begin(ledger, plan, fence)

@@ -21,10 +21,10 @@ class Meaning(Enum):
     """Meaning of an error for the next step."""
 
     LOST = "the connection is gone"
-    BUSY = "a lock was not had in time"
+    BUSY = "a lock was not granted in time"
     ROWS = "these rows are refused"
     ACCESS = "this user or this server setting is refused"
-    UNAVAILABLE = "the server could not do it now"
+    UNAVAILABLE = "the server could not serve the request now"
 
 
 _CODES = {

@@ -284,8 +284,8 @@ def judged(
 def stamps_lost(what: str, system: str, number: int) -> StoreBehindSinkError:
     """Return the error of a document that lacks the timestamps that it had given out for a checkpoint."""
     return StoreBehindSinkError(
-        f"the sink has lost the {what} of checkpoint {number}, which it had given out. {system} was restored"
-        " from a backup.",
+        f"the sink has lost the {what} that it had assigned to checkpoint {number}. {system} was restored from a"
+        " backup.",
         code="ledger_lost",
         remedy="Compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
         number=number,

@@ -227,7 +227,7 @@ def may_delete(
 ) -> bool:
     """Return whether these deliveries, or ones that are not compared, may delete rows of a target (`change_column`).
 
-    `target` names it by a sink's settings; `name` is its name.
+    `name` is that target. `target` returns the target's name from a sink's settings.
     """
     plans = [each.plan.participant(participant) for each in delivered]
     plans += [plan for each in delivered for plan in each.others]

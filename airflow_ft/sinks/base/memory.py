@@ -91,7 +91,7 @@ class Marker:
     @property
     def tombstone(self) -> str:
         """Return the text of an abort marker with its reason, for people."""
-        return f"a tombstone: {self.detail.get('message', 'no reason given')}"
+        return f"an abort marker: {self.detail.get('message', 'no reason given')}"
 
 
 def new_head(fence: Fence) -> Head:
@@ -124,7 +124,7 @@ def remembered(
 def ledger_lost() -> StoreBehindSinkError:
     """Return the error for tables of a ledger, or a row of them, that are gone."""
     return StoreBehindSinkError(
-        "the sink has lost its head. The ledger was dropped, or the server was restored from an older backup.",
+        "the sink has lost its fence. The ledger was dropped, or the server was restored from an older backup.",
         code="ledger_lost",
         remedy=f"Restore airflow_ft_head and airflow_ft_ledger from a backup, then run `airflow ft resume`. {AS_IT_IS}",
     )
@@ -133,7 +133,7 @@ def ledger_lost() -> StoreBehindSinkError:
 def require_own(owner: str, installation: str) -> None:
     """Raise ForeignOwnerError unless the `owner` of the head is this installation."""
     if owner != installation:
-        what = f"the sink's head belongs to installation {owner}, and this is installation {installation}."
+        what = f"the sink belongs to installation {owner}, but this decision log is installation {installation}."
         remedy = "Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`."
         raise ForeignOwnerError(what, remedy=remedy, installation=owner)
 
@@ -151,7 +151,7 @@ def check_owner(head: Head | None, fence: Fence) -> None:
     require_own(head.installation, fence.installation)
     if head.rank > fence.rank:
         raise FencedError(
-            f"the sink's head is at epoch {head.epoch}, attempt {head.attempt}. This process has epoch {fence.epoch},"
+            f"the sink has seen epoch {head.epoch}, attempt {head.attempt}. This process has epoch {fence.epoch},"
             f" attempt {fence.attempt}.",
             head_epoch=head.epoch,
             head_attempt=head.attempt,
@@ -171,12 +171,12 @@ def check_epoch(head: Head | None, fence: Fence) -> Head:
 def check_marker(marker: Marker, plan: Plan, installation: str) -> None:
     """The marker must be this installation's (else ForeignOwnerError) and of this plan (else StoreBehindSinkError)."""
     if marker.installation != installation:
-        what = f"the marker of number {plan.number} belongs to installation {marker.installation}."
+        what = f"the marker of checkpoint {plan.number} belongs to installation {marker.installation}."
         remedy = "Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`."
         raise ForeignOwnerError(what, remedy=remedy, installation=marker.installation)
     if marker.digest != plan.digest:
         raise StoreBehindSinkError(
-            f"the sink has other rows under number {plan.number} (digest {marker.digest[:12]}, the plan has"
+            f"the sink has other rows of checkpoint {plan.number} (digest {marker.digest[:12]}, the plan has"
             f" {plan.digest[:12]}). The decision log was restored from a backup.",
             code="digest_mismatch",
             remedy=f"Restore the newer decision log, then run `airflow ft resume`. {AS_IT_IS}",
@@ -208,14 +208,16 @@ def check_settled(
         check_marker(marker, plan, fence.installation)
         return True
     found, expected = head.last_delivered, plan.participant(participant).predecessor
+    last = f"the sink delivered checkpoint {found} last" if found else "the sink has delivered nothing"
+    follows = f"checkpoint {plan.number} must {f'follow {expected}' if expected else 'be its first'}"
     if head.floor >= plan.number:
-        what = f"the sink's floor is {head.floor}, so number {plan.number} was settled and pruned before"
+        what = f"the sink has pruned its markers up to {head.floor}, and checkpoint {plan.number} is among them"
     elif found > expected:
-        what = f"the sink delivered number {found} last, and the plan of {plan.number} expects {expected}"
+        what = f"{last}, but {follows}"
     elif exactly and found < expected:
         what = (
-            f"the sink delivered number {found} last, and the plan of {plan.number} expects {expected}. The server has"
-            " forgotten a delivery: it was restored from a backup, or failed over to a replica that lagged"
+            f"{last}, but {follows}. The server has lost a delivery: it was restored from a backup, or failed over to a"
+            " replica that lagged"
         )
     else:
         return False
@@ -240,7 +242,7 @@ def refuse_to_adopt(head: SinkHead | None, marked: Iterable[int], installation: 
     delivered_to = head.number if head is not None and head.installation != installation else 0
     newest = max([delivered_to, *marked])
     if newest > number:
-        what = f"the former owner has delivered up to number {newest}, past {number}. One of its tasks still runs."
+        what = f"the former owner has delivered checkpoint {newest}, after {number}. One of its tasks still runs."
         remedy = "Stop all tasks of the lost decision log, then run `airflow ft adopt` again."
         raise StateConflictError(what, code="former_owner_active", remedy=remedy, found=newest, expected=number)
 
@@ -257,8 +259,8 @@ def check_adopter(head: Head | None, fence: Fence) -> None:
     if head.installation == fence.installation:
         check_owner(head, fence)
     raise StateConflictError(
-        f"the sink's head has moved to epoch {head.epoch}, attempt {head.attempt}, past epoch {fence.epoch}. Its former"
-        " owner still works, or another installation adopts it at the same moment.",
+        f"the sink has seen epoch {head.epoch}, attempt {head.attempt}, after epoch {fence.epoch}. Its former owner"
+        " still works, or another installation adopts it at the same moment.",
         code="former_owner_active",
         remedy="Stop all tasks of the lost decision log, then run `airflow ft adopt` again.",
         installation=head.installation,
@@ -286,6 +288,6 @@ def check_shut_out(head: Head | None, fence: Fence, *, make_way: bool) -> bool:
 def refuse_markers_without_head(newest: int, table: str) -> None:
     """StoreBehindSinkError when there are markers, up to `newest`, and no head in `table`."""
     if newest:
-        what = f"the ledger has markers up to number {newest}, but the head is gone."
+        what = f"the ledger has markers up to checkpoint {newest}, but the fence is gone."
         remedy = f"Restore the row of {table} from a backup, then run `airflow ft resume`. {AS_IT_IS}"
         raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, found=newest, table=table)

@@ -109,7 +109,7 @@ class TransactionParticipant(ABC, Generic[Db]):
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         """Write the abort marker, or find the existing marker."""
-        return self._persist("writing the tombstone", lambda: self._abort(plan, fence, detail), fence, plan)
+        return self._persist("writing the abort marker", lambda: self._abort(plan, fence, detail), fence, plan)
 
     def proof(self, plan: Plan) -> Proof | None:
         """The marker; None when there is none, which proves nothing."""
@@ -122,11 +122,11 @@ class TransactionParticipant(ABC, Generic[Db]):
 
     def head(self, pipeline: str) -> SinkHead | None:
         """Return the head, or what the markers say, with any owner; None if the database does not know the pipeline."""
-        return self._persist("reading the head", lambda: self._head(pipeline))
+        return self._persist("reading the fence", lambda: self._head(pipeline))
 
     def adopt(self, fence: Fence, number: int) -> None:
         """Takes the head over from another installation."""
-        self._persist("adopting the head", lambda: self._adopt(fence, number), fence)
+        self._persist("adopting the fence", lambda: self._adopt(fence, number), fence)
 
     def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
         """Return what former owners have left past the last delivered number."""
@@ -184,7 +184,7 @@ class TransactionParticipant(ABC, Generic[Db]):
         return Proof(self.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
 
     def _write_tombstone(self, ledger: TransactionLedger, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> None:
-        """Take every place that a marker of this number may have."""
+        """Write an abort marker into every place that a marker of this number may have."""
         ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail)
 
     def _proof(self, plan: Plan) -> Proof | None:
@@ -270,15 +270,15 @@ class TransactionParticipant(ABC, Generic[Db]):
 
 
 class OneTransactionParticipant(TransactionParticipant[Db]):
-    """A `TransactionParticipant` that also raises the head, and judges columns, in such transactions."""
+    """A `TransactionParticipant` that raises the head and judges columns in the same kind of transaction."""
 
     @abstractmethod
     def _preflight(self) -> dict[str, Any]:
-        """Return what is demanded of the server before anything is written there; notes for people."""
+        """Check what the sink demands of the server before it writes there. Return notes for people."""
 
     @abstractmethod
     def _schema_problems(self, db: Db, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
-        """All that speaks against staged rows; `make`: nothing was delivered yet."""
+        """Yield every objection to the staged rows. `make`: nothing was delivered yet."""
 
     def _first_look(self, plan: Plan, fence: Fence) -> tuple[dict[str, Any], Sequence[SegmentReader] | None]:
         notes = self._preflight()
@@ -286,7 +286,7 @@ class OneTransactionParticipant(TransactionParticipant[Db]):
             self._begin(ledger, plan, fence)
             self._raised(ledger, fence)
         readers = [self.wal.open(segment) for segment in plan.segments]  # they exist: no newer attempt has pruned them
-        # It stays raised, whatever is found now: no older attempt can write any more.
+        # It stays raised even if the columns do not fit: no older attempt can write any more.
         with self._writing(fence, plan) as (db, ledger):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=False):

@@ -180,7 +180,7 @@ def room(folder: Path) -> int:
 
 
 def _require_writable(there: Path, folder: Path) -> None:
-    """SinkAccessError if nothing can be created in a folder, in spite of its mode: /proc, or what root may not do."""
+    """Raise SinkAccessError if no file can be created in a folder whose mode allows it, as in /proc."""
     try:
         with tempfile.TemporaryFile(dir=there, prefix=".airflow-ft-"):
             pass

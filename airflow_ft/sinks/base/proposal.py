@@ -27,9 +27,9 @@ class Dialect:
 
 
 def create_table(table: str, sink: SqlSink, columns: pa.Schema, dialect: Dialect) -> str:
-    """The statement; `table` is quoted.
+    """Return the statement; `table` is quoted.
 
-    Columns may be null, but for those of the key. One that no type fits is a comment that says so.
+    Only key columns are NOT NULL. A column that no type fits becomes a comment that says so.
     """
     lines, comments = [], []
     for name in columns.names:

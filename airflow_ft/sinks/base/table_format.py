@@ -203,7 +203,7 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
                 version = self._made(self._first_schema(plan))
             ledger = self._ledger(version, group) if version is not None else None
             if version is None or ledger is None or (ledger.head() is None and not begins):
-                what = f"the sink has lost its head: {self.place} is gone or was created again, or lacks {self.kept}."
+                what = f"the sink has lost its fence: {self.place} is gone or was created again, or lacks {self.kept}."
                 remedy = f"Restore the table, with {self.kept}, then run `airflow ft resume`. {AS_IT_IS}"
                 raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, table=str(self.place))
             if ledger.head() is None:

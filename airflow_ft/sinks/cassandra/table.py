@@ -166,7 +166,7 @@ def _column_problems(table: Table, field: pa.Field, sink: str) -> Iterator[Unfit
         remedy = "Make it a text column, and write JSON with to_json() in the job."
     elif field.name in table.key and kind not in IN_KEYS:
         code = "key_unfit"
-        what = f"the key column {field.name} of {table.cql} has the type {kind}, of which equal values differ"
+        what = f"the key column {field.name} of {table.cql} has the type {kind}. Equal values can be different keys"
         remedy = "Use a table whose key has whole numbers, texts, UUIDs, dates or times."
     elif not fits(field.type, kind):
         code = "column_unfit"

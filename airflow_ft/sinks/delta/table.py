@@ -151,7 +151,7 @@ class Snapshot:
             newest = Snapshot.newest(self.place)
             if newest is None or newest.of_app(app) != version:
                 raise OvertakenError from error
-            what = f"the sink has lost its head: {error.filename} is gone."
+            what = f"the sink has lost its fence: {error.filename} is gone."
             remedy = f"Restore {self.place.below(OURS)}, then run `airflow ft resume`. {AS_IT_IS}"
             raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, path=str(error.filename)) from error
 

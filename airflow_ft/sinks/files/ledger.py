@@ -324,7 +324,7 @@ class Ledger(Markers):
     def _too_fast(self) -> SinkUnavailableError:
         where = self.path(self.uri("head"))
         return SinkUnavailableError(
-            f"other processes keep changing the head in {where}.",
+            f"other processes keep changing the fence in {where}.",
             code="changed_meanwhile",
             remedy="Retry. If it happens again, check whether two processes deliver this pipeline.",
             path=where,

@@ -72,7 +72,10 @@ class Markers:
         found = self.marker(number)
         if found is None:
             raise SinkUnavailableError(
-                f"the marker of number {number} was removed.", code="changed_meanwhile", remedy="Retry.", number=number
+                f"the marker of checkpoint {number} was removed.",
+                code="changed_meanwhile",
+                remedy="Retry.",
+                number=number,
             )
         return found
 

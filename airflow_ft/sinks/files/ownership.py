@@ -157,7 +157,7 @@ class OwnedFolder:
     def _required(self, head: Owned | None) -> Owned:
         if head is None:
             path = self.ledger.path(self.ledger.uri())
-            what = f"the sink has lost its head: {path} is gone or empty."
+            what = f"the sink has lost its fence: {path} is gone or empty."
             remedy = f"Restore {path}, then run `airflow ft resume`. {AS_IT_IS}"
             raise StoreBehindSinkError(what, code="ledger_lost", remedy=remedy)
         return head

@@ -139,7 +139,7 @@ class FilesParticipant(OwnedFolder):
         return existing.proof(self.name, plan.number)
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
-        """ABORTED is decided: removes what is prepared, and writes the tombstone."""
+        """Remove what is prepared and write the abort marker, because ABORTED is decided."""
         with self._translated_errors(plan):
             try:
                 head = self._raised(fence, plan)
@@ -164,7 +164,7 @@ class FilesParticipant(OwnedFolder):
                 )
             if existing is None:
                 raise SinkUnavailableError(
-                    "another process has just removed what replaced it.", code="changed_meanwhile", remedy="Retry."
+                    "another process changed the marker meanwhile.", code="changed_meanwhile", remedy="Retry."
                 )
         return existing.proof(self.name, plan.number)
 

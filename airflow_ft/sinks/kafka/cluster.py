@@ -137,7 +137,7 @@ class KafkaParticipant:
             return self._proof(plan, tokens)
         if TokenStatus.DONE in statuses:
             raise StateConflictError(
-                "some transactional ids have already delivered this checkpoint, so it was decided to commit it.",
+                "some transactional ids have already delivered this checkpoint, so it can only be committed.",
                 remedy="Let the next attempt commit it. It delivers the rest.",
                 pipeline=plan.pipeline,
                 checkpoint=plan.number,

@@ -124,8 +124,8 @@ class PlanContent:
 
 def _missing(plan: Plan, segment: Segment, sink: str) -> NoReturn:
     raise WalCorruptError(
-        f"segment {segment.number} should have {segment.rows.get(sink, 0)} rows for the sink, but its files do not have"
-        " them.",
+        f"checkpoint {segment.number} should have {segment.rows.get(sink, 0)} rows for the sink, but its files do not"
+        " have them.",
         remedy="Restore the write-ahead log from a backup. These files are not delivered.",
         pipeline=plan.pipeline,
         checkpoint=plan.number,

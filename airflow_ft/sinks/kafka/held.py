@@ -92,7 +92,7 @@ class HeldParticipant(KafkaParticipant):
             return {
                 **notes,
                 TIMEOUT: hold.get(_SETTING),
-                "deferred": f"number {predecessor} is not delivered yet: sent after the decision",
+                "deferred": f"checkpoint {predecessor} is not delivered yet: the rows are sent after the decision",
             }
         notes = dict(super().prepare(plan, fence))
         del notes[PRODUCER]  # the commit of what is held needs none
@@ -214,8 +214,8 @@ class HeldParticipant(KafkaParticipant):
             open_one = self._coordinator.describe(slot.group)
             if open_one is not None and open_one.is_open:
                 text = (
-                    f"transactional id {slot.group!r} holds a transaction open: its records can only be dropped, since"
-                    " what names it for a commit was in the lost decision log"
+                    f"transactional id {slot.group!r} holds a transaction open: its records can only be dropped,"
+                    " because only the lost decision log knew what a commit of them needs"
                 )
                 found.append(Orphan(0, slot.group, OrphanKind.PREPARED, token.installation, text))
         return found
@@ -228,7 +228,7 @@ class HeldParticipant(KafkaParticipant):
             return ""
         return (
             f"transactions of {', '.join(done)} ({len(done)} of {len(tokens)}) were committed by hand, with the token"
-            f" of checkpoint {plan.number}; records cannot be taken out of a topic, so it can only be delivered"
+            f" of checkpoint {plan.number}; records cannot be removed from a topic, so it can only be delivered"
         )
 
     def close(self) -> None:

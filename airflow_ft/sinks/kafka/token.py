@@ -280,7 +280,7 @@ def check_owner(token: Token, fence: Fence, participant: str, group: str, number
     where: dict[str, Any] = {"pipeline": fence.pipeline, "checkpoint": number, "participant": participant}
     if token.installation != fence.installation:
         raise ForeignOwnerError(
-            f"the token of group {group!r} belongs to installation {token.installation} (number {token.number})."
+            f"the token of group {group!r} belongs to installation {token.installation} (checkpoint {token.number})."
             f" This decision log is installation {fence.installation}.",
             remedy="Give this pipeline another name. If that decision log is gone for good, take its pipeline over with"
             " `airflow ft adopt`.",
@@ -319,7 +319,7 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
     """
     if token is None:
         raise TokenLostError(
-            f"the token of group {expected.group!r} is gone; it should be at number {expected.predecessor}. Kafka"
+            f"the token of group {expected.group!r} is gone. It should be at checkpoint {expected.predecessor}. Kafka"
             " deletes offsets of a group offsets.retention.minutes after their last commit, and with their topic.",
             remedy="Find out whether the topics hold the rows of this checkpoint. Then run `airflow ft resume` to try"
             " again, or `airflow ft adopt` to accept what the sinks hold."
@@ -333,7 +333,7 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
     if token.number == expected.predecessor and expected.predecessor < expected.number:
         if expected.ballot is not None and not expected.ballot.counts_for(token):
             raise TokenLostError(
-                f"the token of group {expected.group!r} is not the one that prepare found. That one vanished, and"
+                f"the token of group {expected.group!r} is not the one that `prepare` found. That one is gone, and"
                 f" epoch {token.delivered_by[0]}, attempt {token.delivered_by[1]} wrote a new one.",
                 code="token_replaced",
                 remedy=f"Find out whether the topics hold the rows that this transactional id sends. If not, {_DELETE}",
@@ -345,7 +345,7 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
         if delivery is not None and delivery.digest == expected.digest:
             return TokenStatus.DONE
         raise StoreBehindSinkError(
-            f"the token of group {expected.group!r} is at number {token.number}, but does not know number"
+            f"the token of group {expected.group!r} is at checkpoint {token.number}, but does not know checkpoint"
             f" {expected.number} with this plan's digest: other rows were delivered under this number.",
             code="digest_mismatch",
             remedy="Compare the decision log with the topics: it was restored from a backup, or is a copy. Then run"
@@ -357,7 +357,7 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
         return TokenStatus.WAITING
     if token.number < expected.predecessor:
         raise TokenLostError(
-            f"the token of group {expected.group!r} is at number {token.number}, lower than the predecessor"
+            f"the token of group {expected.group!r} is at checkpoint {token.number}, before the predecessor"
             f" {expected.predecessor}: the cluster has lost a token that it had acknowledged.",
             remedy="Find out which checkpoint the topics hold last. If they lack the rows of this one that this"
             f" transactional id sends, {_DELETE}",
@@ -366,7 +366,7 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
             **expected.where(),
         )
     raise StoreBehindSinkError(
-        f"the token of group {expected.group!r} is at number {token.number}, but the decision log knows no delivery"
+        f"the token of group {expected.group!r} is at checkpoint {token.number}, but the decision log has no delivery"
         f" after {expected.predecessor}.",
         remedy="Compare the decision log with the topics: it was restored from a backup, or is a copy. Restore the"
         " newer one, then run `airflow ft resume`. Or run `airflow ft adopt` to accept what the sinks hold.",

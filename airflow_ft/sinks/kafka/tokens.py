@@ -218,8 +218,8 @@ class Tokens:
             check_owner(token, fence, self._participant.name, slot.group)
             if token.number != number:
                 raise TokenLostError(
-                    f"the token of group {slot.group!r} is at number {token.number}. Only a token that is gone is set"
-                    f" to {number}.",
+                    f"the token of group {slot.group!r} is at checkpoint {token.number}. Only a token that is gone is"
+                    f" set to {number}.",
                     remedy="Compare decision log and topics before you overwrite it with `airflow ft adopt`.",
                     pipeline=fence.pipeline,
                     participant=self._participant.name,

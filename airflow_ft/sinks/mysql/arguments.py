@@ -17,7 +17,7 @@ _FILES = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password")
 _IN_OBJECT = {"ca", "capath", "cert", "key", "key_password", "cipher"}
 _MODES = ("PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 _OF_PYMYSQL = {"ssl_disabled": "DISABLED", "ssl_verify_cert": "VERIFY_CA", "ssl_verify_identity": "VERIFY_IDENTITY"}
-"""Refused settings, and the `ssl_mode` that says the same."""
+"""Refused settings, and the `ssl_mode` with the same meaning."""
 
 
 def flag(value: Any, *, default: bool) -> bool:
@@ -71,10 +71,10 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
         given = settings if isinstance(settings, Mapping) else {}
         own = {name: value for name, value in given.items() if value not in (None, "")}
         if unknown := sorted(own.keys() - _IN_OBJECT):
-            raise ValueError(f"ssl has {', '.join(unknown)}")
+            raise ValueError(f"ssl has unknown settings: {', '.join(unknown)}")
         in_object = bool(own.keys() & {"ca", "capath"})
         if mode == "PREFERRED" and (in_object or (settings and "ca" in named)):
-            raise ValueError("ssl_mode PREFERRED verifies nothing, but an authority is given")
+            raise ValueError("ssl_mode PREFERRED verifies nothing, but a certificate authority is given")
         if not mode and (in_object or (settings is True and "ca" in named)):
             mode = "VERIFY_IDENTITY"
         elif not mode and "ca" in named:  # as MySQL's own clients
@@ -94,7 +94,7 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
 
 
 def _context(settings: Mapping[str, Any], mode: str) -> ssl.SSLContext:
-    """Return a TLS context. Without an authority, the system's verify the server."""
+    """Return a TLS context. Without a certificate authority in the settings, those of the system verify the server."""
     for name in ("ca", "cert", "key"):  # `ssl` would not name the file
         if name in settings:
             Path(str(settings[name])).open("rb").close()

@@ -69,7 +69,7 @@ class BranchedParticipant(ServerParticipant):
         return self._send_all(db, plan, readers, self._fitting(db, plan), dead_letters)
 
     def _fill(self, session: Session, plan: Plan, part: Slice, detail: Mapping[str, Any]) -> None:
-        """Send the rows of a branch after its marker was inserted, and write what the server counted into that."""
+        """Send the rows of a branch whose marker is inserted, and write the server's counts into the marker."""
         refused = self._way.refused(part.label)
         counts = self._insert(session, plan, list(part.readers(self._opened(plan))), refused)
         if refused is not None:  # durable before COMMIT, and named by the marker
@@ -134,7 +134,7 @@ class BranchedParticipant(ServerParticipant):
             raise SinkUnavailableError(
                 f"branches are missing: {lacking}, aborted: {refused}, of another plan: {unknown}.",
                 code="branches_incomplete",
-                remedy=f"Wait for the retry. If it fails too, look at the rows of number {plan.number} in"
+                remedy=f"Wait for the retry. If it fails too, look at the rows of checkpoint {plan.number} in"
                 f" {ledger.table}.",
                 missing=lacking,
                 aborted=refused,

@@ -71,7 +71,7 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
         exam.warn(
             "local_infile",
             f"LOAD DATA LOCAL is off {where}: rows go by INSERT, which takes a quarter longer (docs/performance.md)."
-            " If it is on, the server reads rows from one stream, and never gets another file",
+            " If it is on, the server gets the rows only, and no file of this machine",
             "Run SET PERSIST local_infile = ON."
             if session.local_infile_allowed
             else 'Remove "local_infile": false from the extra.',
@@ -155,4 +155,4 @@ def _rows(
         number = reader.segment.number
         exam.passes(f"rows for {where}", f"the table takes those of checkpoint {number}", judge)
     if not judged:
-        exam.ok(f"rows for {where}", "no published rows, so types were not compared: `airflow ft dry-run` does it")
+        exam.ok(f"rows for {where}", "no published rows, so types are not compared: `airflow ft dry-run` compares them")

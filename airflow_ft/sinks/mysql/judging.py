@@ -112,7 +112,7 @@ class JudgingParticipant(TransactionParticipant[Session]):
             raise refused[0]
         if not changed:
             return targets
-        if self._way.dead_letters is not None:  # a person's word: rows that do not fit are set aside when they are sent
+        if self._way.dead_letters is not None:  # a person asked for it: rows that do not fit are set aside
             return {name: self._to_set_aside(session, plan, target) for name, target in targets.items()}
         if judge:
             self._judge_again(session, plan, changed, known)

@@ -52,7 +52,7 @@ class Ledger(SqlLedger):
     locks_head: bool = False
     """Reading the head locks it until the transaction ends."""
     may_lack: bool = False
-    """Where the tables are not there, nothing is read from them."""
+    """Missing tables count as empty."""
 
     has_branches: ClassVar[bool] = True
 
@@ -220,7 +220,7 @@ def settled(session: Session, ledger: Ledger, plan: Plan, fence: Fence, head: He
 def marker_lost(ledger: Ledger, number: int) -> SinkUnavailableError:
     """Return the error for a marker that was written, and is gone."""
     return SinkUnavailableError(
-        f"the marker of number {number} was written to {ledger.table}, and is gone.",
+        f"the marker of checkpoint {number} was written to {ledger.table}, and is gone.",
         code="marker_lost",
         remedy=f"Wait for the retry. If it fails too, look for triggers or jobs that change {ledger.table}.",
         table=ledger.table,

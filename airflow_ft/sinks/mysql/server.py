@@ -67,7 +67,7 @@ class ServerParticipant(JudgingParticipant):
     def _writing(
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
     ) -> Iterator[tuple[Session, Ledger]]:
-        """With a plan its session is announced first. The first look at the head locks it, or its place."""
+        """With a plan, announce its session first. The first look at the head locks it, or its place."""
         with closing(self._open()) as session:
             ledger = self._ledger(fence.pipeline)
             if create:
@@ -92,7 +92,7 @@ class ServerParticipant(JudgingParticipant):
     # --- the steps -----------------------------------------------------------------------------------------------
 
     def _first_look(self, plan: Plan, fence: Fence) -> tuple[dict[str, Any], Sequence[SegmentReader] | None]:
-        """In one session without a transaction, which ends before rows are read: that may take long."""
+        """Use one session without a transaction. It ends before rows are read, which may take long."""
         self._given = None
         unsafe_allowed = any(sink.allow_unsafe_durability for sink in self._sinks.values())
         ledger = self._ledger(plan.pipeline)
@@ -125,11 +125,11 @@ class ServerParticipant(JudgingParticipant):
         return notes | {"warnings": warnings}, readers
 
     def _preflight(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> Mapping[str, Any]:
-        """Return what a strategy demands of the server before the head is raised; returns notes."""
+        """Check what a strategy demands of the server before the head is raised. Return notes."""
         return {}
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
-        """Read those rows whose columns do not decide. No connection is held meanwhile."""
+        """Read the rows where schemas and statistics do not decide. It holds no connection meanwhile."""
         verdicts, targets = self._judged
         self._check_rows(plan, verdicts, targets)
         tables: dict[str, Any] = {}
@@ -198,10 +198,10 @@ class ServerParticipant(JudgingParticipant):
                 require_rows_at_fault(refused.reasons(name)[before:], name, str(target.table.name))
         if affected != expected:
             raise SinkUnavailableError(
-                f"the server counted {count_text(affected, 'row')}, and segment {reader.segment.number} has {expected}."
-                " Nothing was committed.",
+                f"the server counted {count_text(affected, 'row')} of checkpoint {reader.segment.number}, but the log"
+                f" has {expected}. Nothing was committed.",
                 code="row_count_mismatch",
-                remedy="Report it: the manifest of the segment and its files disagree.",
+                remedy="Report it: the checkpoint's manifest and its files disagree.",
                 sink=name,
                 found=affected,
                 expected=expected,
@@ -234,10 +234,10 @@ class ServerParticipant(JudgingParticipant):
             raise Unanswered(describe(error)) from error
 
     def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
-        """Runs a step, again on a new connection when an answer was lost or a lock was not had (bounded).
+        """Run a step. Try again on a new connection if an answer was lost or a lock was not granted (a few times).
 
-        Also when rows must go in another way. Nothing is sent ahead in a second try: some proxies end a connection that
-        does not wait for its answers.
+        Also try again if rows must be sent in another way. A second try sends nothing ahead: some proxies end a
+        connection that does not wait for its answers.
         """
         self._tries, self._way, self._killed = 1, Way(), ()
         while True:
@@ -261,7 +261,7 @@ class ServerParticipant(JudgingParticipant):
             self._way = replace(self._way, ahead=False)
 
     def _refuse_branches_of_others(self, plan: Plan) -> None:
-        """When a lock was not had: ForeignOwnerError, if it may be a former owner's prepared branch that holds it."""
+        """After a lock was not granted: ForeignOwnerError if a former owner's prepared branch may hold it."""
         try:
             with closing(self._open()) as session:
                 Prepared(session, self._ledger(plan.pipeline), 0).refuse(plan.installation)

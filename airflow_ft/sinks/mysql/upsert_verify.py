@@ -142,9 +142,9 @@ def verify_upserts(
     limits: Limits,
     deletes: bool,
 ) -> SinkReport:
-    """The report with the counts of keys; `deletes`: a delivery may delete rows.
+    """Return the report with the counts of keys; `deletes`: a delivery may delete rows.
 
-    Raises what the server answers, and what reading the log raises.
+    Raises errors of the server and of the write-ahead log.
     """
     target = fit_target(session, target, sink)
     parts = _parts(delivered, target, wal)

@@ -161,7 +161,7 @@ class XaParticipant(BranchedParticipant):
             self._claim(session, ledger, plan, fence, xid, detail)
             still_named(ledger.on(session).head(), fence, xid.nonce)  # I5: after the place is taken, never before
             self._fill(session, plan, part, detail)
-            session.forget_statements()  # they would hold up the end of this connection (`fencing.await_end`)
+            session.forget_statements()  # they would delay the end of this connection (`fencing.await_end`)
             session.run(f"XA END {xid.sql}")
             session.run(f"XA PREPARE {xid.sql}")
 
@@ -189,7 +189,7 @@ class XaParticipant(BranchedParticipant):
                     raise SinkUnavailableError(
                         f"another transaction holds the place of branch {xid.branch}: {describe(error)}",
                         code="branch_taken",
-                        remedy=f"Look at the rows of number {plan.number} in {ledger.table}, and at XA RECOVER.",
+                        remedy=f"Look at the rows of checkpoint {plan.number} in {ledger.table}, and at XA RECOVER.",
                         branch=xid.branch,
                     ) from error
             with closing(self._open()) as other:
@@ -251,7 +251,7 @@ class XaParticipant(BranchedParticipant):
     # --- abort --------------------------------------------------------------------------------------------------
 
     def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
-        """ABORTED is decided: rolls back, then takes every place with a tombstone, which a late branch meets."""
+        """Roll back, because ABORTED is decided. Then put an abort marker into every place, for late branches."""
         ledger = self._ledger(plan.pipeline)
         deadline = time.monotonic() + self._limits.head_wait
         while True:

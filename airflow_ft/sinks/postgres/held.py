@@ -69,7 +69,7 @@ class Held:
         for name, table in self.tables.items():
             if self.session.value("SELECT to_regclass(%s)::oid", (table.name.sql,)) != table.oid:
                 what = f"the name {table.name} changed to another table while rows were sent: a schema was renamed."
-                remedy = "Nothing to do: no row was delivered. The retry checks the table that has the name then."
+                remedy = "Do nothing: no row was delivered. The retry checks the table that has the name then."
                 raise Misfits(str(table.name), name).of_table(what, "table_replaced", remedy)
             if table.is_partitioned:
                 read = read_table(self.session, table.name, name)
@@ -113,7 +113,7 @@ def _locked(session: Session, sink: PostgresSink, name: str) -> Table:
         if error.pgcode == INSUFFICIENT_PRIVILEGE or meaning(error) is not Meaning.ACCESS:
             raise
         what = f"table {found.name} was altered just now: {describe(error)}"
-        remedy = "Nothing to do: the retry checks the altered table."
+        remedy = "Do nothing: the retry checks the altered table."
         raise Misfits(str(found.name), name).of_table(what, "table_changed", remedy) from error
     return read_table(session, found.name, name)
 

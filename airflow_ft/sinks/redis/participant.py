@@ -76,7 +76,7 @@ class Changes(keyed.Changes[Documents, bytes | str]):
 
     def replace(self) -> None:
         """And apply what was staged."""
-        head = self.ledger.head()  # its rank: to prune markers ends no delivery
+        head = self.ledger.head()  # its rank is kept: pruning markers must not fence a delivery
         arguments = [self.seen, self.ledger.text, *(head or self.fence).rank, self._number]
         if self.sent and self.plan is not None:
             arguments += [self.sent, self.plan.digest]
@@ -115,7 +115,7 @@ class Changes(keyed.Changes[Documents, bytes | str]):
             return SinkUnavailableError(
                 "staged rows have expired.",
                 code="rows_incomplete",
-                remedy="Nothing to do: the retry stages them again.",
+                remedy="Do nothing: the retry stages them again.",
             )
         if kind == b"WRONGTYPE":
             what = f"the key {more!r} has another type than the sink's value, in Redis or in another sink."
@@ -131,7 +131,7 @@ class Changes(keyed.Changes[Documents, bytes | str]):
             return StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, server=server, rows=more)
         epoch, attempt = (int(word) if word.isdigit() else 0 for word in more.split())
         return FencedError(
-            f"the sink's head is at epoch {epoch}, attempt {attempt}.",
+            f"the sink has seen the newer epoch {epoch}, attempt {attempt}.",
             head_epoch=epoch,
             head_attempt=attempt,
             remedy="Do nothing: the newer owner finishes the checkpoint.",

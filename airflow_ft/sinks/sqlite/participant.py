@@ -161,7 +161,7 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
                 raise SinkUnavailableError(
                     f"{self.file.path} was replaced or removed while rows were written into the former file.",
                     code="file_replaced",
-                    remedy="Nothing to do: the retry reads the ledger of the file that has this path now.",
+                    remedy="Do nothing: the retry reads the ledger of the file that has this path now.",
                     path=str(self.file.path),
                 )
 

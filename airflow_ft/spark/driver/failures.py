@@ -157,7 +157,7 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
             return StageError(
                 "folders named name=value appeared in a source's folder after the query began, and they add a column.",
                 code="folder_changed",
-                remedy="Nothing to do: the next try reads them. To avoid this, create one such folder before the first"
+                remedy="Do nothing: the next try reads them. To avoid this, create one such folder before the first"
                 " run of a pipeline.",
             )
         if found := _OTHER_FOLDER.match(message):

@@ -199,7 +199,7 @@ class _Member:
         error = StageError(
             "the stream was ended at once.",
             code="driver_ended",
-            remedy="Nothing to do: the next attempt computes the unpublished rows again.",
+            remedy="Do nothing: the next attempt computes the unpublished rows again.",
         )
         while self.is_alive and time.monotonic() < deadline:
             if self._attempt is not None:

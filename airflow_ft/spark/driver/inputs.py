@@ -152,7 +152,7 @@ def _at_group(
             f"topics of source {name!r} were created while the position of group {spec.group_id} was looked up.",
             code="topic_recreated",
             participant=spec.conn_id,
-            remedy="Nothing to do: the next attempt looks again.",
+            remedy="Do nothing: the next attempt looks again.",
             source=name,
             group=spec.group_id,
         )

@@ -204,7 +204,7 @@ def _collect(frame: DataFrame, folder: SegmentFolder, sink: str, *, bounded: boo
         if _MANY in str(error):
             raise ManyRowsError(
                 "the micro-batch has far more rows than the one before it.",
-                remedy="Nothing to do: Spark computes it again and writes it itself.",
+                remedy="Do nothing: Spark computes it again and writes it itself.",
             ) from error
         raise
     file = pa.BufferOutputStream()

@@ -41,7 +41,7 @@ def await_query_end(spark: SparkSession, pipeline: str) -> None:
             raise StageError(
                 f"its former Spark query did not end within {END_SECONDS:.0f} s, so no other one can start.",
                 code="query_not_ended",
-                remedy="Nothing to do: the next try waits again. If it repeats, look for slow storage or sources in"
+                remedy="Do nothing: the next try waits again. If it repeats, look for slow storage or sources in"
                 " the task's log.",
                 pipeline=pipeline,
             )

@@ -127,7 +127,7 @@ class Topics:
                 raise StageError(
                     f"topics of source {name!r} appeared and disappeared: {', '.join(gone)}.",
                     code="topic_recreated",
-                    remedy="Nothing to do: the next attempt looks again.",
+                    remedy="Do nothing: the next attempt looks again.",
                     source=name,
                     topics=gone,
                 )
@@ -177,7 +177,7 @@ class Topics:
         return StageError(
             f"topic {topic!r} of source {source!r} was created while its starting position was looked up.",
             code="topic_recreated",
-            remedy="Nothing to do: the next attempt looks again.",
+            remedy="Do nothing: the next attempt looks again.",
             source=source,
             topics=[topic],
         )
@@ -194,7 +194,7 @@ class Topics:
                 return StageError(
                     f"topics of source {name!r} were deleted or recreated while Spark read them: {', '.join(lost)}.",
                     code="topic_recreated",
-                    remedy="Nothing to do: the next attempt reads the new topics from their beginning"
+                    remedy="Do nothing: the next attempt reads the new topics from their beginning"
                     " (fail_on_data_loss is False).",
                     source=name,
                     topics=sorted(lost),

@@ -118,7 +118,7 @@ def _fulfilled(answer: Request) -> str:
     if DRAIN in answer.missing:
         remedy = f"Run `{command}` while a run of the stream works. If none works, trigger one first."
     raise TerminalError(
-        f"the stop lacks its {' and its '.join(answer.missing)}: {answer.outcome}",
+        f"the stream stopped without the {' and the '.join(answer.missing)}: {answer.outcome}",
         code="stop_incomplete",
         remedy=remedy,
         pipeline=answer.pipeline,

@@ -79,13 +79,13 @@ def take_once(
 
 
 def too_late(store: DecisionLog, pipeline: str, lost: str) -> set[int | None]:
-    """Return the requests whose state was deleted before anything met them. None: one made now.
+    """Return the requests whose state was deleted before a run answered them. None: a request made now.
 
-    `lost`: only deletions of "open" state count, of which a drain would have delivered more; or of any "state".
+    `lost`: "state" counts every deletion, "open" only deletions of state that a drain would have delivered.
 
-    A stream deletes it at its end, and dies before its answer; or a person deletes it. The next try can neither drain
-    nor save it. A request made after the deletion is not late if something ran in between. A published checkpoint shows
-    that. So does a run that took the turn, unless an older stop was open.
+    A person deletes state, or a stream at its end, which then dies before it answers. The next try can neither drain
+    nor save that state. A request made after the deletion is not late if something ran in between. A published
+    checkpoint shows that. So does a run that took the turn, unless an older stop was open.
     """
     newer, since_staged, since_turn, late = set[int](), {None}, {None}, set[int | None]()
     asked = {each.id for each in store.open_requests(pipeline) if each.kind is RequestKind.STOP}
@@ -134,7 +134,8 @@ def take(
 ) -> tuple[str, Savepoint]:
     """Take a savepoint in `folder` of the newest confirmed checkpoint, or of `number`; returns its URI and contents.
 
-    `request`: the id of the request that it answers (`take_once`). `needs_state`: refuse it if that is too late.
+    `request`: the id of the request that it answers (`take_once`). `needs_state`: refuse it if the state was deleted
+    before (`too_late`).
 
     Raises:
         ConfigurationError: the checkpoint is not confirmed, is pruned, or has no position (a job that reads no
@@ -146,7 +147,7 @@ def take(
         covered, base = confirmed_position(store, pipeline, number)
         if needs_state and base.batch < 0 and request in too_late(store, pipeline, "state"):
             raise ConfigurationError(
-                f"{TOO_LATE}.",
+                f"{TOO_LATE}, so the savepoint would lack it.",
                 code="state_replaced",
                 remedy=f"To save the positions without state, run `airflow ft savepoint trigger {pipeline}`.",
                 pipeline=pipeline,

@@ -70,7 +70,7 @@ class SessionLease:
             raise StageError(
                 "the Spark JVM that was kept from an earlier run has just ended.",
                 code="driver_ended",
-                remedy="Nothing to do: the next attempt starts a new JVM.",
+                remedy="Do nothing: the next attempt starts a new JVM.",
             ) from error
 
     def end(self, *, keep: bool) -> None:

@@ -125,11 +125,11 @@ class Beginnings:
     def freeze(
         self, location: SparkLocation, places: Mapping[int, str], topic_ids: Callable[[Mapping[int, Any]], Ids]
     ) -> None:
-        """Freezes where they begin by what Spark has looked up, before anything is published from it.
+        """Freeze the starting positions that Spark has looked up, before anything is published from them.
 
         `topic_ids` gives the ids of the topics in these positions, or raises. The first attempt to freeze a source
-        wins. StageError when that was another one, which began elsewhere: this attempt must not publish; the next one
-        begins where the frozen positions say.
+        wins. StageError if another attempt froze another position: this one must not publish, and the next one begins
+        at the frozen positions.
         """
         files = filesystem(self.root)
         looked_up = {}

@@ -260,8 +260,8 @@ def _matched(pipeline: str, before: Sequence[Identity], plan: Sequence[Identity]
             matched |= dict(zip([n for n in old_ones if before[n].kind == kind], those, strict=True))
         elif news[kind]:
             raise ConfigurationError(
-                f"the job has changed, and its operators cannot be matched to their state: there is state of"
-                f" {olds[kind]}, and the job has {news[kind]}, that are {_kind(Identity(kind))} without a known uid.",
+                "the job has changed, and its operators cannot be matched to their state. Operators without a known uid"
+                f" ({_kind(Identity(kind))}): {olds[kind]} have state, and the job has {news[kind]}.",
                 code="operators_unmatched",
                 pipeline=pipeline,
                 remedy="Undo the change. Name the operators (airflow_ft.jobs.uids.uid) and let a checkpoint complete."

@@ -8,8 +8,9 @@ each source's position, in the source's own format:
 
 The watermark is state and is dropped too: rows that were too late for the old state enter the new one.
 
-If the old location is gone, the decision log knows the positions of Kafka sources, and the life of the pipeline. A
-source without a position begins where it was frozen in that life. Elsewhere, it would skip records or read them twice.
+If the old location is gone, the positions of Kafka sources come from the decision log, and so does the life of the
+pipeline. A source without a position begins where it was frozen in that life. Elsewhere, it would skip records or read
+them twice.
 
 What if the process dies ...
 - while the location is made: it belongs to an epoch without a holder, and is swept; the base is the old one;
@@ -82,7 +83,7 @@ def reset_state(
 ) -> SparkPosition | None:
     """Drop the state of a pipeline whose base no other process moves, under a new epoch. Returns its new position.
 
-    None: there is no state to drop. `has_more`: whether a drain of state may deliver more.
+    None: there is no state to drop. `has_more`: a drain of the state may still deliver rows.
 
     Raises:
         StateConflictError: a published number is undelivered, and a rewind would bring the old state back; or there is
@@ -147,8 +148,8 @@ def _known_positions(store: DecisionLog, old: SparkLocation, lost: WalCorruptErr
             return positions
     lost.remedy = (
         "Restore the folder from a backup of the same moment as the decision log, or restore a savepoint"
-        " (`airflow ft savepoint list`). Otherwise continue under another name, as docs/recovery.md says: the decision"
-        " log has no position from which all sources of this pipeline could be read."
+        " (`airflow ft savepoint list`). Otherwise continue under another name, as docs/recovery.md says. The decision"
+        " log alone does not have positions from which all sources of this pipeline can be read."
     )
     raise lost
 
@@ -158,7 +159,7 @@ def _is_kafka_position(position: Any) -> bool:
 
 
 def _write_known_positions(known: Mapping[str, Mapping[str, Any]], new: SparkLocation) -> None:
-    """As `write_source_positions`. Sources are in the order of their names: the next attempt puts them into its own."""
+    """As `write_source_positions`, with sources in the order of their names. The next attempt uses its own order."""
     files, ends = filesystem(new.uri), [position["end"] for position in known.values()]
     for index, end in enumerate(ends):
         first = _KAFKA_HEAD + json.dumps(end, separators=(",", ":"))

@@ -99,7 +99,7 @@ def _require_last(pipeline: str, ended: int, newest: int) -> None:
     if newest != ended:
         raise FencedError(
             f"the stream ended in epoch {ended}, and another process has taken epoch {newest} since.",
-            remedy="Nothing to do: the checkpoints belong to the newer owner.",
+            remedy="Do nothing: the checkpoints belong to the newer owner.",
             pipeline=pipeline,
             epoch=ended,
             newest=newest,

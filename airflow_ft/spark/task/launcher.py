@@ -246,7 +246,7 @@ def raise_if_fenced(store: QueryLog, request: StageRequest, error: Exception) ->
             raise FencedError(
                 f"another attempt took epoch {epoch} while this one ran with epoch {request.epoch}.",
                 pipeline=request.pipeline,
-                remedy="Nothing to do: the newer attempt continues.",
+                remedy="Do nothing: the newer attempt continues.",
                 epoch=request.epoch,
                 newest=epoch,
             ) from error

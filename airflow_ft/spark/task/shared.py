@@ -174,7 +174,7 @@ class SharedDriver:
         with self._lock:
             if self._closed:
                 raise StageError(
-                    "the task of the group ends.", code="driver_ended", remedy="Nothing to do: the next try continues."
+                    "the task of the group ends.", code="driver_ended", remedy="Do nothing: the next try continues."
                 )
             if self._process is None:
                 self._begin(request)

@@ -102,7 +102,7 @@ def test_tls_settings_that_cannot_work_are_named_without_secrets(extra: dict[str
     ("name", "mode"),
     [("ssl_disabled", "DISABLED"), ("ssl_verify_cert", "VERIFY_CA"), ("ssl_verify_identity", "VERIFY_IDENTITY")],
 )
-def test_the_names_of_pymysql_are_refused_with_those_of_mysql(name: str, mode: str, value: object) -> None:
+def test_names_of_pymysql_are_refused_for_those_of_mysql(name: str, mode: str, value: object) -> None:
     with raises(SinkAccessError, "connection_invalid", participant="c", fields=[name]) as refused:
         given(ssl_ca=certifi.where(), **{name: value})
     assert f"ssl_mode: {mode} in place of {name}" in refused.value.remedy

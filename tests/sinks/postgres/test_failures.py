@@ -33,7 +33,7 @@ def test_what_no_retry_mends_says_what_a_person_does(state: str, words: str) -> 
 @pytest.mark.parametrize(
     "error", [Answered("3D000"), psycopg2.OperationalError('FATAL:  database "shopp" does not exist\n')]
 )
-def test_a_missing_database_is_no_refused_login(error: psycopg2.Error) -> None:
+def test_a_missing_database_is_not_a_refused_login(error: psycopg2.Error) -> None:
     found = failure(error, "connecting")
     assert isinstance(found, SinkAccessError) and found.code == "database_missing"
 

@@ -279,7 +279,7 @@ def test_a_server_that_forgot_rows_halts_the_pipeline(world: World) -> None:
 def test_rows_lost_before_the_marker_halt_the_pipeline(
     world: World, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the server fails over between the last rows and the marker: the replica knows the raised head."""
+    """The server fails over between the last rows and the marker. The replica has the raised head."""
     world.deliver(world.plan())
     plan = world.plan()
     vote = world.prepare(plan)
