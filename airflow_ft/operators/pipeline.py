@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from inspect import signature
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-from warnings import warn
 
 from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
 from airflow.sdk.exceptions import DuplicateTaskIdFound
@@ -22,7 +21,6 @@ from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream import StreamingPipelineOperator
 from airflow_ft.pipeline.assets import declared_asset
-from airflow_ft.pipeline.output_mode import declared_mode, examine_mode
 from airflow_ft.pipeline.resolved import checkpointing_of
 from airflow_ft.pipeline.retries import restart_arguments, usual_arguments
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
@@ -31,7 +29,6 @@ from airflow_ft.pipeline.templates import declared, without_jinja
 from airflow_ft.protocol.argument_names import raising_at_the_caller, unnamed_arguments
 from airflow_ft.protocol.arguments import check_text, check_type, is_template, refuse_object, shown
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.planning import participant_name, plan_delivery
 from airflow_ft.sinks.registry import system
 
@@ -138,8 +135,6 @@ class CheckpointedPipeline(TaskGroup):
         for name, sink in spec.sinks.items():
             _check_participant(name, participant_name(sink))
         planned = plan_delivery(declared(spec.sinks), spec.commit_point)
-        for check in examine_mode(declared_mode(spec.job), planned.participants):
-            warn(with_fix(f"pipeline {spec.pipeline!r}, {check.subject}: {check.text}", check.remedy), stacklevel=3)
         shared = _shared(spec, delivery, planned)
         restart = restart_arguments(spec)
         of_tasks = {name: arguments.pop(name) for name in _OF_ALL_TASKS if name in arguments}

@@ -1,4 +1,4 @@
-"""Warn of results that change, by the output mode of the job, on their way into sinks that only append rows."""
+"""Warn of results that may change, by the output mode of the job, on their way into sinks that only append rows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from airflow_ft.protocol.model import ParticipantPlan, Promise
 from airflow_ft.sinks.registry import System, system
 
 _APPENDED = {
-    "update": "each checkpoint appends the changed rows again, so a key gets many rows, of which the last one counts",
+    "update": "each checkpoint appends the changed rows again, and a key gets many rows",
     "complete": "each checkpoint appends the whole result again",
 }
-_FINAL = 'Or set output_mode = "append" and aggregate by windows with a watermark: each row is then final.'
+_FINAL = (
+    'Or set output_mode = "append" and aggregate by windows with a watermark: each row is then final.'
+    " Ignore this if each row is an event."
+)
 
 
 def declared_mode(job: object, file: str = "") -> str:
@@ -37,7 +40,7 @@ def declared_mode(job: object, file: str = "") -> str:
 
 
 def examine_mode(mode: str, participants: Iterable[ParticipantPlan]) -> list[Check]:
-    """Return a warning for each sink that appends the rows of a result that changes."""
+    """Return a warning for each sink that appends. Whether the rows of the job change, its mode alone does not say."""
     if mode not in _APPENDED:
         return []
     return [
@@ -45,7 +48,7 @@ def examine_mode(mode: str, participants: Iterable[ParticipantPlan]) -> list[Che
             f"sink {name}",
             "output mode",
             Verdict.WARNING,
-            f"the job's output_mode is {mode!r}, and the sink only appends: {_APPENDED[mode]}",
+            f"the job's output_mode is {mode!r}, and the sink only appends. If the job aggregates, {_APPENDED[mode]}",
             f"{remedy} {_FINAL}",
         )
         for name, remedy in _appending(participants)
@@ -66,7 +69,10 @@ def _appending(participants: Iterable[ParticipantPlan]) -> Iterator[tuple[str, s
 
 def _replacing(of: System) -> str:
     if "upsert" in of.strategies:
-        return 'Give the sink strategy="upsert", and its table a primary key: a row then replaces the one with its key.'
+        return (
+            'Give the sink strategy="upsert" and the arguments that it needs (docs/jobs.md, "Sums and counts"), and its'
+            " table a primary key: a row then replaces the one with its key."
+        )
     if of.key:
         return f"Give the sink {of.key}=, which names the columns of the key."
     return "Deliver into a sink that replaces rows by key, such as one with strategy `upsert` (docs/sinks.md)."
