@@ -68,7 +68,10 @@ function took(checkpoint) {
   return completed && finalised ? [...found, fill(say.confirm, { time: lasted((Date.parse(finalised) - Date.parse(completed)) / 1000) })] : found;
 }
 
-/** @param {Schemas["CheckpointWhole"]} checkpoint */
+/**
+ * Whether the details change no more, except by later pruning and savepoints.
+ * @param {Schemas["CheckpointWhole"]} checkpoint
+ */
 const isFinal = ({ state, finalised_at: finalised }) => state === "COMPLETED" && Boolean(finalised);
 
 /** @param {{ pipeline: string, number: number, only?: (checkpoint: Checkpoint) => void }} props */
@@ -157,7 +160,7 @@ function Row({ pipeline, checkpoint, columns, longest, only }) {
         key: title, style: isNumber ? numeric : title === SHOWN.sinks[0] ? { ...wide, minWidth: "6rem" } : cell,
       }, shown(checkpoint, longest)))),
     open && h("tr", null,
-      h("td", { colSpan: columns.length + 2, style: { padding: "0 12px 8px 32px" } }, h(Whole, { key: checkpoint.state, pipeline, number: checkpoint.number, only }))));
+      h("td", { colSpan: columns.length + 2, style: { padding: "0 12px 8px 32px" } }, h(Whole, { key: String(checkpoint.state === "COMPLETED"), pipeline, number: checkpoint.number, only }))));
 }
 
 /**
