@@ -27,7 +27,7 @@ from airflow_ft.protocol.arguments import (
     standard_time,
     wrong,
 )
-from airflow_ft.protocol.errors import AirflowFtError, FoundProblemsError, StoreUnavailableError
+from airflow_ft.protocol.errors import AirflowFtError, FoundProblemsError
 from airflow_ft.protocol.judging import judge
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.problems import URGENT, Problem, problems
@@ -138,13 +138,15 @@ class ProblemNotifier(BaseNotifier):
     def _unexplained(self, context: Context, found: Collection[Problem]) -> list[Problem]:
         """Return the task's own error, as far as the decision log does not know it.
 
-        - The decision log did not answer when the task failed, so it has no failure, or that of an earlier run.
+        - The decision log did not get the failure (`AirflowFtError.unstored`): it has none, or that of an earlier run.
         - A recovery names pipelines without a problem in `found`: a package is missing, a file is lost, or its own
           `patience` is over. Not if this notifier reports only some pipelines or conditions.
         """
         error = getattr(context.get("exception"), "__context__", None)
-        if isinstance(error, StoreUnavailableError):
-            return [_unstored(error, context)] if Condition.FAILED in self.conditions else []
+        if isinstance(error, AirflowFtError) and error.unstored:
+            names = error.fields.get("pipelines") or _rendered_names(context.get("task"))
+            is_other = self.pipelines is not None and names and not {*names} & {*self.pipelines}
+            return [] if is_other or Condition.FAILED not in self.conditions else [_unstored(error, names, context)]
         if (
             self.pipelines is not None
             or set(self.conditions) != set(URGENT)
@@ -162,11 +164,10 @@ class ProblemNotifier(BaseNotifier):
         if self.pipelines is not None:
             return self.pipelines
         task: Any = context.get("task")
-        own = [each for each in names_of(task) if isinstance(each[0], str)]
-        if any(suffix is not None or is_template(name) for name, suffix in own):
+        if (names := _rendered_names(task)) is None:
             # If a worker dies, Airflow's DAG processor calls this with the task as declared, before any rendering.
             return [each.name for each in store.overviews(task.dag_id)]
-        return [name for name, _ in own] or None
+        return names or None
 
     def _notify(self, problem: Problem, context: Context) -> None:
         to = resolve_name(self.to) if isinstance(self.to, str) else self.to
@@ -201,11 +202,18 @@ def _of_error(error: AirflowFtError) -> Problem:
     return Problem("", None, error.headline, error.remedy)
 
 
-def _unstored(error: AirflowFtError, context: Context) -> Problem:
-    """Return the failure of the callback's task, which names its pipeline if it has a single one."""
+def _rendered_names(task: Any) -> list[str] | None:
+    """Return the pipelines that the task names, [] if it has none; None: a name is not rendered yet."""
+    own = [each for each in names_of(task) if isinstance(each[0], str)]
+    if any(suffix is not None or is_template(name) for name, suffix in own):
+        return None
+    return [name for name, _ in own]
+
+
+def _unstored(error: AirflowFtError, names: Sequence[str] | None, context: Context) -> Problem:
+    """Return the failure of the callback's task, which names its pipeline if it is a single one."""
     task: Any = context.get("task")
-    names = [name for name, _ in names_of(task) if isinstance(name, str) and not is_template(name)]
-    if len(names) != 1:
+    if not names or len(names) != 1:
         return _of_error(error)
     return Problem(names[0], Condition.FAILED, f"the task {task.task_id} failed: {error.what}", error.remedy)
 

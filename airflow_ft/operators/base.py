@@ -5,7 +5,7 @@ Airflow understands them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -104,14 +104,17 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
             if command := test_command(context):
                 self.log.warning(A_TEST, command, settings.SECTION)
                 return self.rehearse(spec, context)
-            with self.run_context(context) as run:
+            with ExitStack() as stack:
+                opened = None
                 try:
+                    run = stack.enter_context(self.run_context(context))
+                    opened = run.store
                     return self.step(spec, run, context)
                 except (AirflowSkipException, AirflowRescheduleException):
                     raise
                 except (Exception, AirflowTaskTimeout) as error:
                     if self.is_of_run:
-                        note_failed_task(self.log, context, error, self.pipeline, self.store, run.store)
+                        note_failed_task(self.log, context, error, self.pipeline, self.store, opened)
                     raise
         except AirflowFtError as error:
             if isinstance(error, TurnHeldError) and error.pipeline == self.pipeline:

@@ -54,10 +54,12 @@ def note_failed_task(
 ) -> None:
     """Store in the decision log why the task failed, so that the page shows it. Raises nothing.
 
-    The first run of a pipeline may fail before `recover` registers the pipeline, so this registers it too.
+    If that is impossible, mark the error as `unstored`, for the notifier. The first run of a pipeline may fail before
+    `recover` registers the pipeline, so this registers it too.
     `store`: which decision log; `opened`: the same, if it is open.
     """
     if isinstance(error, StoreUnavailableError):
+        error.unstored = True
         return
     try:
         with nullcontext(opened) if opened is not None else closing(open_configured_store(store)) as found:
@@ -65,4 +67,6 @@ def note_failed_task(
             task_id, try_number = context["ti"].task_id, context["ti"].try_number
             note_failure(found, pipeline, run_of(context), error, task_id=task_id, try_number=try_number)
     except Exception as problem:  # the task's own error counts
+        if isinstance(error, AirflowFtError):
+            error.unstored = True
         log.debug("could not store the failure:", exc_info=problem)

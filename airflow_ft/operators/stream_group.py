@@ -216,19 +216,21 @@ def _raise_failures(errors: Mapping[str, BaseException]) -> None:
     """Fail the task for streams that have failed. Airflow retries it only for one that a retry starts again."""
     if not errors:
         return
-    for error in errors.values():
-        if not isinstance(error, AirflowFtError):
-            raise error
-    what = "; ".join(f"{name}: {error}" for name, error in errors.items())
+    failed = {name: error for name, error in errors.items() if isinstance(error, AirflowFtError)}
+    for name in errors.keys() - failed.keys():
+        raise errors[name]
+    what = "; ".join(f"{name}: {error.headline}" for name, error in failed.items())
     names = sorted(errors)
     is_final = all(isinstance(error, TerminalError) for error in errors.values())
     kind = NotDeliveredError if is_final else StageError
-    raise kind(
+    group = kind(
         f"{len(errors)} of the group's streams failed: {what}",
         code="group_failed",
         remedy=f"Correct {', '.join(names)}. Then clear this task or trigger a run.",
         pipelines=names,
     )
+    group.unstored = any(error.unstored for error in failed.values())
+    raise group
 
 
 def _first_try(context: Context, retries: int) -> int | None:
@@ -341,6 +343,7 @@ class _Member:
                 )
                 store.leave_turn(self._stream.pipeline, run_of(self._context))
         except AirflowFtError as problem:  # the stream's own error counts
+            error.unstored = True
             self._stream.log.warning("the failure could not be stored: %s", problem)
 
     def _opened(self) -> AbstractContextManager[steps.Context[DecisionLog]]:

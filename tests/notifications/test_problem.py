@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -20,6 +21,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ft import CheckpointedPipeline, StreamGroupOperator
 from airflow_ft.notifications.problem import ProblemNotifier
+from airflow_ft.operators.failing import note_failed_task
+from airflow_ft.operators.recover import RecoverOperator
+from airflow_ft.operators.stream_group import _raise_failures
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -33,11 +37,13 @@ from airflow_ft.protocol.problems import Problem
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from tests.operators.declared import spec
+from tests.operators.test_base import airflow_context
 from tests.raising import raises
 from tests.store.scene import RUN, Scene
 
 pytestmark = pytest.mark.airflow
 
+log = logging.getLogger(__name__)
 SENT: list[str] = []
 """What the notifiers below have sent."""
 
@@ -128,7 +134,11 @@ def failed_by(error: AirflowFtError) -> AirflowException:
 
 def test_a_failure_that_the_decision_log_missed_is_reported(store: DecisionLog) -> None:
     """It was away when the task failed, and answers again when the callback runs."""
-    away = failed_by(StoreUnavailableError("the decision log does not answer.", remedy="Start its server."))
+    error = StoreUnavailableError("the decision log does not answer.", remedy="Start its server.")
+    away = failed_by(error)
+    task = SimpleNamespace(pipeline="well", task_id="well.stage")
+    assert not received(ProblemNotifier(receive), exception=away, task=task), "a dry run, which stores none"
+    note_failed_task(log, {}, error, "well", None)  # type: ignore[arg-type]
     task = SimpleNamespace(pipeline="well", task_id="well.stage")
     [text] = received(ProblemNotifier(receive), exception=away, task=task)
     assert text.startswith("pipeline well is FAILED: the task well.stage failed: the decision log does not answer.")
@@ -145,6 +155,34 @@ def test_a_failure_that_the_decision_log_missed_is_reported(store: DecisionLog) 
     SENT.clear()
     other = failed_by(JobError("the job raised."))
     assert not received(ProblemNotifier(receive, pipelines=["slow"], conditions=["FAILED"]), exception=other, task=task)
+    assert not received(ProblemNotifier(receive, pipelines=["slow"], conditions=["FAILED"]), exception=away, task=task)
+    declared = SimpleNamespace(pipeline="well", suffix="eu", task_id="well.stage", dag_id="another")
+    found = received(ProblemNotifier(receive, conditions=["FAILED"]), exception=away, task=declared)
+    assert found == ["the decision log does not answer.\nFix: Start its server."], "its whole name is not known"
+
+
+def test_a_failure_is_marked_where_it_cannot_be_stored(store: DecisionLog) -> None:
+    for marked, url in ((False, None), (True, "postgresql://ada@127.0.0.1:1/db?connect_timeout=2")):
+        error = JobError("the job raised.", remedy="Correct it.")
+        ti = SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, map_index=-1, task_id="well.stage", try_number=1)
+        note_failed_task(log, {"ti": ti}, error, "well", url)  # type: ignore[typeddict-item]
+        assert error.unstored is marked
+    group = SimpleNamespace(specs=[spec("well"), spec("slow")], task_id="group")
+    with pytest.raises(AirflowFtError) as raised:
+        _raise_failures({"well": error, "kept": JobError("another.")})
+    failed = failed_by(raised.value)
+    for names, count in ((["slow"], 0), (["well"], 1)):
+        SENT.clear()
+        notifier = ProblemNotifier(receive, pipelines=names, conditions=["FAILED"])
+        texts = [each for each in received(notifier, exception=failed, task=group) if "2 of the group" in each]
+        assert len(texts) == count
+
+
+def test_a_task_that_cannot_open_the_decision_log_marks_its_failure() -> None:
+    task = RecoverOperator(task_id="recover", spec=spec(store="postgresql://ada@127.0.0.1:1/db?connect_timeout=2"))
+    with raises(AirflowException, "server_unreachable") as failed:
+        RecoverOperator.execute.__wrapped__(task, airflow_context())  # type: ignore[attr-defined]
+    assert failed.error is not None and failed.error.unstored
 
 
 def test_an_error_that_only_the_recovery_has_is_reported(store: DecisionLog) -> None:

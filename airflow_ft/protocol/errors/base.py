@@ -28,6 +28,8 @@ class AirflowFtError(Exception):
     """The abort reason of a checkpoint that ends with this error before it is published."""
     unconnected: int = False
     """Whether the participant is called by another name than that of an Airflow connection (`located`)."""
+    unstored: bool = False
+    """Whether a task failed with this error and the decision log did not get the failure, so the page lacks it."""
 
     def __init__(
         self,
