@@ -173,6 +173,8 @@ class StreamGroupOperator(BaseOperator, metaclass=NamedArguments):
                 require(found.checks, stream.pipeline)
                 results[stream.pipeline] = found.to_json()
             except AirflowFtError as error:
+                for line in error.filled(stream.pipeline).log_lines:
+                    self.log.error("[%s] %s", stream.pipeline, line)
                 errors[stream.pipeline] = error
         _raise_failures(errors)
         return results

@@ -93,18 +93,30 @@ def test_a_failed_dry_run_does_not_end_as_a_green_run(mapped: bool, monkeypatch:
         ft.CheckpointedPipeline(spec(dry_run=True), on_failure_callback=called.append)
     context = airflow_context()
     context["ti"].map_index = 2 if mapped else -1
-    for stage in ("failed", "upstream_failed"):
-        states["orders.stage"] = stage
+    for recover, stage, tasks, what in (
+        ("success", "failed", ["orders.stage"], "failed in orders.stage"),
+        ("failed", "upstream_failed", ["orders.recover"], "failed in orders.recover"),
+        ("upstream_failed", "upstream_failed", ["orders.recover", "orders.stage"], "a task before orders.recover"),
+    ):
+        states |= {"orders.recover": recover, "orders.stage": stage}
         for task_id in ("orders.commit.shop", "orders.confirmed"):
             task: Any = dag.get_task(task_id)
             with raises(AirflowFailException) as refused:
                 type(task).execute.__wrapped__(task, context)
             assert isinstance(refused.error, FoundProblemsError)
-            assert refused.error.fields["tasks"] == ["orders.stage"] and "orders.stage" in refused.error.remedy
+            assert refused.error.fields["tasks"] == tasks and what in refused.error.what
+            assert tasks[0] in refused.error.remedy if len(tasks) == 1 else "grid" in refused.error.remedy
             assert not task.on_failure_callback, "that of the failed task was called"
-    states["orders.stage"] = "success"
+    states |= dict.fromkeys(states, "success")
     with pytest.raises(AirflowSkipException):
         ConfirmOperator.execute.__wrapped__(dag.get_task("orders.confirmed"), context)  # type: ignore[attr-defined]
+
+
+def test_a_unit_test_without_a_supervisor_skips_the_last_task() -> None:
+    with DAG("d", schedule=None) as dag:
+        ft.CheckpointedPipeline(spec(dry_run=True))
+    with pytest.raises(AirflowSkipException):
+        execute(dag.get_task("orders.confirmed"))
 
 
 def test_a_last_task_does_not_guess_how_the_dry_run_went(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,13 +130,15 @@ def test_a_last_task_does_not_guess_how_the_dry_run_went(monkeypatch: pytest.Mon
         execute(dag.get_task("orders.confirmed"))
 
 
-def test_a_dry_run_of_a_group_tries_each_stream_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_of_a_group_tries_each_stream_and_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     tried = []
 
     def rehearsed(pipeline: Any, *_: Any, **__: Any) -> DryRun:
         tried.append(pipeline.pipeline)
         if pipeline.pipeline == "a":
-            raise JobError("the job raised.")
+            raise JobError("the job raised.", remedy="Run `airflow ft doctor`.")
         return found(Check("connection shop", "columns", Verdict.PROBLEM, "no such table", "make it."))
 
     monkeypatch.setattr("airflow_ft.pipeline.dry_run.rehearse", rehearsed)
@@ -137,6 +151,10 @@ def test_a_dry_run_of_a_group_tries_each_stream_and_fails(monkeypatch: pytest.Mo
         execute(group)
     assert refused.error and "the job raised" in refused.error.what and "no such table" in refused.error.what
     assert tried == ["a", "b"]
+    assert "Fix:" not in refused.error.what and "[job_failed]" not in refused.error.what
+    logged = capsys.readouterr().out + caplog.text
+    assert "[a] Fix: Run `airflow ft doctor a`." in logged
+    assert "[b] FoundProblemsError [problems_found]: " in logged
 
 
 def test_a_savepoint_to_go_on_from_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
