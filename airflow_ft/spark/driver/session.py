@@ -11,6 +11,7 @@ from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.driver.failures import reason
 from airflow_ft.spark.request import is_local
 from airflow_ft.spark.session.session_leases import attach, detach
+from airflow_ft.spark.session.submit import STARTED
 from airflow_ft.spark.session.yarn import unknown_queue
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def start_session(master: str, kept: int | None) -> SparkSession:
     gateway.gateway_property.pool.next_id = secrets.randbits(128)
     context = spark.sparkContext
     application = "" if is_local(str(context.master)) else f" ({context.applicationId})"
-    log.info("Spark %s started in %.1f s%s", spark.version, time.monotonic() - began, application)
+    log.info(STARTED, spark.version, time.monotonic() - began, application)
     return spark
 
 

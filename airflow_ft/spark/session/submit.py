@@ -27,6 +27,8 @@ READY = "ready to take over"  # a line that a standby driver says
 KILL = "kill"  # a stream of a group is to end at once
 SESSION = "session.json"  # the settings of a stream's Spark session, in a group
 START = "start"  # the end of the name of a file that asks the driver of a group to run a stream
+STARTED = "Spark %s started in %.1f s%s"
+"""The driver's line when its session has started: version, seconds, and the application in parentheses."""
 ENDED = "\x1fended "  # a line of that driver's output: a stream has ended; followed by the name of its folder
 
 # Airflow's own settings, connections and variables are not for a user's job; the others would

@@ -22,10 +22,9 @@ class Beginning:
 
     def starts(self) -> None:
         """Say that a JVM starts, and what may take long."""
-        waits = "" if is_local(self._master) else " It waits until the cluster has room."
-        stays = " It stays for later runs (keep_session)." if self._keep else ""
+        waits = "" if is_local(self._master) else " It may wait until the cluster has room."
         version = " ".join(filter(None, ("Spark", installed_version())))
-        self._say(f"Starting {version} ({self._master}) ...{waits}{stays}")
+        self._say(f"Starting {version} ({self._master}) ...{waits}")
 
     def continues(self) -> None:
         """Say that the JVM of an earlier run is used."""
@@ -36,4 +35,6 @@ class Beginning:
         if not (found := _STARTED.match(line)):
             return line
         application = f", as {found[2]}" if found[2] else ""
-        return f"Spark {found[1]} is up after {time.monotonic() - self._began:.1f} s{application}. The job begins."
+        stays = " It stays for later runs (keep_session)." if self._keep else ""
+        seconds = time.monotonic() - self._began
+        return f"Spark {found[1]} is up after {seconds:.1f} s{application}.{stays} The job begins."

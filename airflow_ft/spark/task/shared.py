@@ -238,7 +238,8 @@ class SharedDriver:
         whole = replace(
             request, conf={**DEFAULTS, **own}, sources={**self._sources, **request.sources}, wal_root=root, base=None
         )
-        self._beginning = Beginning(whole, self._on_line)
+        hide = whole.redactor()
+        self._beginning = Beginning(whole, lambda line: self._on_line(hide(line)))
         self._beginning.starts()
         ready: queue.SimpleQueue[tuple[Driver, Path] | BaseException] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=(whole, ready), name="shared-driver", daemon=True)
