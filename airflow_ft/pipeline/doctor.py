@@ -284,7 +284,7 @@ def _job(patient: Patient, participants: Iterable[ParticipantPlan] = ()) -> list
     if not module:
         return exam.checks + examine_mode(patient.output_mode, participants)
     path = [*sys.path, *([str(Path(patient.dag_file).absolute().parent)] if patient.dag_file else [])]
-    origin = _origin(module, path)
+    origin = module_origin(module, path)
     if origin:
         exam.ok("module", f"{module} is {origin}")
     else:
@@ -297,7 +297,7 @@ def _job(patient: Patient, participants: Iterable[ParticipantPlan] = ()) -> list
     return exam.checks + examine_mode(declared_mode(patient.job, origin), participants)
 
 
-def _origin(module: str, path: Sequence[str]) -> str:
+def module_origin(module: str, path: Sequence[str]) -> str:
     """Return the file or folder of a module; "": none. Imports no package on the way."""
     found = None
     for name in module.split("."):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.buckets import resolve_with
 from airflow_ft.pipeline.dry_run_result import DryRun
-from airflow_ft.pipeline.output_mode import examine_mode
+from airflow_ft.pipeline.output_mode import declared_mode, examine_mode
 from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.run import check_plain_values, spec_of
 from airflow_ft.pipeline.spec import PipelineSpec
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.dead_letters import DeadLetters
     from airflow_ft.protocol.decision_log import QueryLog
+    from airflow_ft.protocol.inline_job import InlineJob
     from airflow_ft.protocol.model import ParticipantPlan, Segment
     from airflow_ft.protocol.pipelines import Pipeline
     from airflow_ft.protocol.write_ahead_log import SegmentReader
@@ -53,7 +55,6 @@ _OWN = ("samples", "everything", "columns_only")
 _ENOUGH = "the columns are known"
 _FORGOTTEN = 86_400.0  # seconds, after which a dry run that left its folder must have died
 _NAME = re.compile(r"^\.dry-run-(\d+)-[0-9a-f]{8}$")  # below the root of the log; no pipeline can have this name
-_MODE = re.compile(r"the output mode of the job is (\w+)$")
 _RUN = RunKey("dry-run", "dry-run")
 
 log = logging.getLogger(__name__)
@@ -147,19 +148,11 @@ def rehearse(
     ):
         stored, waiting = _stored_pipeline(store, pipeline), _waiting(store, name)
         attempt = _Attempt(_beside(pipeline, root, url), connections, stored, everything, columns_only)
-        output_mode = ""
-
-        def look(line: str) -> None:
-            nonlocal output_mode
-            found = _MODE.match(line)
-            output_mode = found[1] if found else output_mode
-            on_line(line)
-
-        segments, result, schemas = attempt.stage(look, on_start)
+        segments, result, schemas = attempt.stage(on_line, on_start)
         wal = open_wal()
         readers = [wal.open(each) for each in segments]
         checks = examine_sinks(name, participants, readers, connections, participant_factory(connections), store)
-        checks += examine_mode(output_mode, participants)
+        checks += examine_mode(_declared(pipeline.job) if result is None else result.output_mode, participants)
         checks += _too_many_dead_letters(pipeline.dead_letters, segments)
         if not readers and schemas:
             checks += _schema_problems(participants, connections, schemas)
@@ -354,6 +347,14 @@ def _schema_problems(
         Check(f"sink {error.sink}", "columns", Verdict.PROBLEM, error.what, error.remedy)
         for error in schema_problems(participants, connections, schemas)
     ]
+
+
+def _declared(job: str | InlineJob) -> str:
+    """Return the output mode that the source of the job assigns, for a driver that ended before it computed."""
+    from airflow_ft.pipeline.doctor import module_of, module_origin
+
+    module = module_of(job).partition(":")[0]
+    return declared_mode(job, module_origin(module, sys.path) if module else "")
 
 
 def _too_many_dead_letters(dead: DeadLetters | None, segments: Sequence[Segment]) -> list[Check]:

@@ -256,7 +256,7 @@ class StageResult:
     `numbers`: published numbers, ascending, at most the newest 1,000. `before`, `first`: how many came before these,
     and the first of them (0: none). `rows`: by sink name, over them all. `position`: Spark's position now, for
     `end_stage` (None: a static job, which has none). `complete`: all input from its beginning is read. `undrained`: why
-    a requested drain had nothing to deliver.
+    a requested drain had nothing to deliver. `output_mode`: of the query ("append" also for a static job).
     """
 
     numbers: tuple[int, ...]
@@ -266,6 +266,7 @@ class StageResult:
     before: int = 0
     first: int = 0
     undrained: str = ""
+    output_mode: str = "append"
 
     @property
     def published(self) -> Numbers:

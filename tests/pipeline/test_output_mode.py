@@ -10,11 +10,14 @@ import pytest
 from airflow.sdk import DAG
 
 import airflow_ft as ft
+from airflow_ft.admin.commands.doctor import from_dag
+from airflow_ft.operators.doctor import DoctorOperator
 from airflow_ft.pipeline.doctor import Patient, _job
 from airflow_ft.pipeline.output_mode import declared_mode, examine_mode
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.inline_job import declared_job
 from airflow_ft.protocol.planning import plan_delivery
+from tests.operators.declared import spec
 
 pytestmark = pytest.mark.airflow
 
@@ -96,6 +99,29 @@ def test_the_import_of_a_dag_does_not_warn() -> None:
     files = {"orders": ft.FileSource(path="/data/in", schema="word string")}
     with DAG("d", schedule=None):
         ft.CheckpointedPipeline(pipeline="words", job=Totals, sources=files, sinks={"totals": APPENDING[0]})
+
+
+def test_the_commands_and_tasks_of_the_doctor_know_the_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a_dag.py"
+    file.write_text(
+        "import airflow_ft as ft\nfrom airflow.sdk import DAG\n\n@ft.job\nclass Totals:\n    output_mode = 'update'\n"
+        "    def transform(self, spark, sources):\n        return sources['files']\n\n"
+        "with DAG('d', schedule=None):\n    ft.CheckpointedPipeline(pipeline='words', job=Totals,\n"
+        f"        sources={{'files': ft.FileSource(path='{tmp_path}', schema='id bigint')}},\n"
+        f"        sinks={{'totals': ft.SqliteSink(table='t', conn_id='c')}}, wal_root='{tmp_path}')\n"
+    )
+    assert from_dag("words", str(file)).output_mode == "update"
+    examined: list[Patient] = []
+    monkeypatch.setattr("airflow_ft.pipeline.doctor.examine", lambda patient, *_: examined.append(patient) or [])
+    DoctorOperator(
+        task_id="doctor",
+        spec=spec(
+            job=Totals,
+            sources={"orders": ft.FileSource(path=str(tmp_path), schema="word string")},
+            wal_root=str(tmp_path),
+        ),
+    ).execute({})  # type: ignore[arg-type]
+    assert [patient.output_mode for patient in examined] == ["update"]
 
 
 def test_the_doctor_warns_of_it_before_the_first_run(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_ranges_are_told_as_such(numbers: list[int], text: str) -> None:
 
 
 def test_what_a_stage_published_is_told_by_its_process() -> None:
-    result = StageResult((4, 5), {"orders": 3}, None, before=7, first=1)
+    result = StageResult((4, 5), {"orders": 3}, None, before=7, first=1, output_mode="update")
     assert StageResult.from_json(json.loads(json.dumps(result.to_json()))) == result
     assert result.published == Numbers((4, 5), 9, 1)
     assert StageResult((4, 5), {}, None).published == Numbers.of([4, 5])

@@ -72,11 +72,12 @@ class _Open:
 
 
 class PublishedCounts:
-    """Published numbers, and rows by sink."""
+    """Published numbers, and rows by sink. `output_mode` is that of the query."""
 
     def __init__(self) -> None:
         self.numbers = Numbers()
         self.rows: Counter[str] = Counter()
+        self.output_mode = "append"
 
     def add(self, segment: Segment) -> None:
         """One more."""
@@ -94,6 +95,7 @@ class PublishedCounts:
             complete=complete,
             before=before,
             first=found.first if before else 0,
+            output_mode=self.output_mode,
         )
 
 

@@ -159,8 +159,8 @@ class Attempt:
         job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")
         sources = Sources(spark, request.sources, request.connections, begins=unfrozen_sources(request))
         frame = job.transform(spark, sources)
-        if frame.isStreaming and job.output_mode != "append":
-            log.info("the output mode of the job is %s", job.output_mode)  # a dry run reads this
+        if frame.isStreaming:
+            self._counts.output_mode = job.output_mode
         await_answer = ask(self._folder, request, job, spark, frame, warn_store)
         fix_conf(spark, "spark.sql.")
         spare_processes(frame.sparkSession, request.wal_root)
