@@ -19,6 +19,7 @@ import pytest
 
 import airflow_ft
 from airflow_ft.pipeline import doctor, steps
+from airflow_ft.pipeline import run as run_module
 from airflow_ft.pipeline.actions import pipelines, verifying
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
@@ -308,6 +309,32 @@ def test_an_older_log_that_had_planned_nothing_is_adopted(shop: Shop, aborted: b
     assert sorted(shop.adopt().heads) == ["first"]
     shop.deliver(3)
     assert shop.ids() == [1, 3]
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_staged_run_notices_an_older_log(shop: Shop, monkeypatch: pytest.MonkeyPatch, forgets: bool) -> None:
+    """Its stage does nothing, so `recover` looks. Otherwise a sink that forgets would get the rows twice."""
+
+    def die(*_: object, **__: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(run_module, "new_run_id", lambda: "r1")
+        patch.setattr(steps, "prepare", die)
+        shop.deliver(1)
+    shop.copy(shop.log)
+    for position in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(run_module, "new_run_id", lambda position=position: f"r{position}")
+            shop.deliver(position)
+    shop.copy(shop.log, back=True)
+    if forgets:  # as a Kafka group whose offset expired
+        shop.sql("DELETE FROM airflow_ft_head")
+        shop.sql("DELETE FROM airflow_ft_ledger")
+    monkeypatch.setattr(run_module, "new_run_id", lambda: "r1")
+    with raises(StoreBehindSinkError, "log_behind_files"):
+        shop.deliver(1)
+    assert shop.ids() == [1, 2]
 
 
 def test_the_newer_log_finds_its_files_again(shop: Shop) -> None:
