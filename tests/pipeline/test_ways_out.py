@@ -360,6 +360,48 @@ def test_the_newer_log_finds_its_files_again(shop: Shop) -> None:
     assert shop.ids() == [1, 2, 3]
 
 
+def _block_the_second(shop: Shop) -> None:
+    """A former owner's mark is in the way of checkpoint 2, which the first sink shows."""
+
+    def mark() -> None:
+        names = [row[1] for row in shop.sql("PRAGMA table_info(airflow_ft_ledger)", file="second")]
+        marks = {"number": "2", "installation": "'former'", "outcome": "'aborted'", "kind": "'aborted'"}
+        values = ", ".join(marks.get(name, name) for name in names)
+        shop.sql(
+            f"INSERT INTO airflow_ft_ledger SELECT {values} FROM airflow_ft_ledger WHERE number = 1", file="second"
+        )
+
+    shop.deliver(1, "first", "second")
+    with shop.after_commit_of_the_first(mark), raises(ForeignOwnerError, "foreign_owner"):
+        shop.deliver(2, "first", "second")
+
+
+def test_an_older_log_with_a_decided_number_adopts_nothing(shop: Shop) -> None:
+    """The newer one has adopted and delivered since: this one would give out its numbers again."""
+    _block_the_second(shop)
+    shop.copy(shop.log)
+    shop.adopt()
+    shop.deliver(3, "first", "second")
+    shop.copy(shop.log, back=True)
+    before = shop.state(), shop.sql("SELECT * FROM airflow_ft_head")
+    with raises(StoreBehindSinkError, "store_behind_sink"):
+        shop.adopt()
+    assert (shop.state(), shop.sql("SELECT * FROM airflow_ft_head")) == before
+
+
+def test_an_adoption_in_place_that_died_is_repeated(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object, **__: object) -> None:
+        raise Died
+
+    _block_the_second(shop)
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(SqliteParticipant, "end_orphans", die)
+        shop.adopt()
+    shop.adopt()
+    shop.deliver(3, "first", "second")
+    assert shop.ids() == shop.ids("second") == [1, 2, 3]
+
+
 def test_a_new_log_accepts_the_files_that_it_finds(shop: Shop) -> None:
     """A pipeline begins again under its old name: its log and its sink were deleted, its files were not."""
     for position in (1, 2, 3):
