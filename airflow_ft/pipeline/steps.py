@@ -90,8 +90,8 @@ def recover(
 
     store, name = run.store, run.pipeline
     given = savepoint if savepoint is not None and savepoint.is_given else None
-    opened = store.open_checkpoints(name) if store.register(name).status is PipelineStatus.ACTIVE else ()
-    if opened and (given is not None or stranded(opened) or any(each.plan is not None for each in opened)):
+    is_active = store.register(name).status is PipelineStatus.ACTIVE
+    if is_active and _must_look(run, restores=given is not None, again=again):
         # Before an epoch is taken. Else the stage looks, which knows the sinks that an adoption needs.
         owners.require_newest(store, wal_root, name)
     restore, renames = None, False
@@ -101,6 +101,22 @@ def recover(
     for number, state in recovery.settled:
         log.info("checkpoint %d was in doubt: it is %s now", number, state)
     return recovery
+
+
+def _must_look(run: steps.Context[DecisionLog], *, restores: bool, again: bool) -> bool:
+    """Return whether an epoch may be taken, or rows be delivered, without a look of the stage at the files before.
+
+    The stage of a run that has staged does not look, nor does that of a drained pipeline, nor a stream (`again`) that
+    is stopped at once.
+    """
+    from airflow_ft.spark.state.draining import drain_of
+
+    if drain_of(run.store, run.pipeline) is not None:
+        return True
+    row, opened = run.store.run(run.pipeline, run.run), run.store.open_checkpoints(run.pipeline)
+    is_staged = row is not None and row.staged
+    is_planned = any(each.plan is not None for each in opened)
+    return bool(opened) and (restores or again or is_staged or is_planned or bool(stranded(opened)))
 
 
 def _restore(

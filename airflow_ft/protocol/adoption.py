@@ -18,6 +18,7 @@ from airflow_ft.protocol.errors import (
     ConfigurationError,
     FencedError,
     StateConflictError,
+    StoreBehindSinkError,
     require_understood,
 )
 from airflow_ft.protocol.model import Checkpoint, Fence, ParticipantPlan
@@ -142,6 +143,7 @@ def adopt(
         ConfigurationError: a choice is missing; nothing was changed.
         StateConflictError: the pipeline is not HALTED, or its reason needs another remedy, or the former owner is
             still active, or another adoption was faster.
+        StoreBehindSinkError: a number keeps its place, but this log is older than a sink; nothing was changed.
         FencedError: the same, found at a sink.
     """
     plans = participants_of(store, pipeline)
@@ -340,6 +342,17 @@ def _keeps_its_numbers(
             code="action_refused",
             remedy=f"Settle it first: `airflow ft in-doubt --pipeline {row.name}` shows what each sink has and how.",
             state=kept[0].state.value,
+            pipeline=row.name,
+            checkpoint=kept[0].number,
+        )
+    epoch = store.pipeline(row.name).epoch  # read after the heads: an adoption raises the log's epoch before theirs
+    newer = [name for name, head in heads.items() if head is not None and not head.lost and head.epoch > epoch]
+    if kept and newer:  # its later numbers are not known here, and would be given out again
+        raise StoreBehindSinkError(
+            f"the decision log has reached epoch {epoch}, and is older than {', '.join(newer)}. It was restored from a"
+            " backup.",
+            remedy=f"Bring back the newer decision log, then run `airflow ft resume {row.name}`.",
+            participants=newer,
             pipeline=row.name,
             checkpoint=kept[0].number,
         )

@@ -19,6 +19,7 @@ import pytest
 
 import airflow_ft
 from airflow_ft.pipeline import doctor, steps
+from airflow_ft.pipeline import run as run_module
 from airflow_ft.pipeline.actions import pipelines, verifying
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
@@ -310,6 +311,32 @@ def test_an_older_log_that_had_planned_nothing_is_adopted(shop: Shop, aborted: b
     assert shop.ids() == [1, 3]
 
 
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_staged_run_notices_an_older_log(shop: Shop, monkeypatch: pytest.MonkeyPatch, forgets: bool) -> None:
+    """Its stage does nothing, so `recover` looks. Otherwise a sink that forgets would get the rows twice."""
+
+    def die(*_: object, **__: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(run_module, "new_run_id", lambda: "r1")
+        patch.setattr(steps, "prepare", die)
+        shop.deliver(1)
+    shop.copy(shop.log)
+    for position in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(run_module, "new_run_id", lambda position=position: f"r{position}")
+            shop.deliver(position)
+    shop.copy(shop.log, back=True)
+    if forgets:  # as a Kafka group whose offset expired
+        shop.sql("DELETE FROM airflow_ft_head")
+        shop.sql("DELETE FROM airflow_ft_ledger")
+    monkeypatch.setattr(run_module, "new_run_id", lambda: "r1")
+    with raises(StoreBehindSinkError, "log_behind_files"):
+        shop.deliver(1)
+    assert shop.ids() == [1, 2]
+
+
 def test_the_newer_log_finds_its_files_again(shop: Shop) -> None:
     """An older log in its place deletes and writes nothing."""
 
@@ -331,6 +358,48 @@ def test_the_newer_log_finds_its_files_again(shop: Shop) -> None:
     shop.copy(shop.log, back=True, to="newer")
     shop.deliver(3)
     assert shop.ids() == [1, 2, 3]
+
+
+def _block_the_second(shop: Shop) -> None:
+    """A former owner's mark is in the way of checkpoint 2, which the first sink shows."""
+
+    def mark() -> None:
+        names = [row[1] for row in shop.sql("PRAGMA table_info(airflow_ft_ledger)", file="second")]
+        marks = {"number": "2", "installation": "'former'", "outcome": "'aborted'", "kind": "'aborted'"}
+        values = ", ".join(marks.get(name, name) for name in names)
+        shop.sql(
+            f"INSERT INTO airflow_ft_ledger SELECT {values} FROM airflow_ft_ledger WHERE number = 1", file="second"
+        )
+
+    shop.deliver(1, "first", "second")
+    with shop.after_commit_of_the_first(mark), raises(ForeignOwnerError, "foreign_owner"):
+        shop.deliver(2, "first", "second")
+
+
+def test_an_older_log_with_a_decided_number_adopts_nothing(shop: Shop) -> None:
+    """The newer one has adopted and delivered since: this one would give out its numbers again."""
+    _block_the_second(shop)
+    shop.copy(shop.log)
+    shop.adopt()
+    shop.deliver(3, "first", "second")
+    shop.copy(shop.log, back=True)
+    before = shop.state(), shop.sql("SELECT * FROM airflow_ft_head")
+    with raises(StoreBehindSinkError, "store_behind_sink"):
+        shop.adopt()
+    assert (shop.state(), shop.sql("SELECT * FROM airflow_ft_head")) == before
+
+
+def test_an_adoption_in_place_that_died_is_repeated(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object, **__: object) -> None:
+        raise Died
+
+    _block_the_second(shop)
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(SqliteParticipant, "end_orphans", die)
+        shop.adopt()
+    shop.adopt()
+    shop.deliver(3, "first", "second")
+    assert shop.ids() == shop.ids("second") == [1, 2, 3]
 
 
 def test_a_new_log_accepts_the_files_that_it_finds(shop: Shop) -> None:

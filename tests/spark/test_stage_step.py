@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.pipeline.steps import recover
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -26,6 +27,7 @@ from airflow_ft.protocol.errors import (
     StageError,
     StateConflictError,
     StorageUnavailableError,
+    StoreBehindSinkError,
     StoreUnavailableError,
     TurnHeldError,
     WalCorruptError,
@@ -43,6 +45,7 @@ from airflow_ft.spark.task import hung
 from airflow_ft.spark.task.hung import HungDriver
 from airflow_ft.spark.task.launcher import raise_if_fenced
 from airflow_ft.spark.task.stage import Staging, stage_step
+from airflow_ft.wal import owners
 from tests.protocol.systems import NoArchive, Systems
 from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
@@ -215,6 +218,27 @@ def test_after_a_drain_a_run_is_refused_unless_it_is_to_go_on(tmp_path: Path, la
     assert "airflow ft reset-state" in drained.error.remedy and "resume_drained=True" in drained.error.remedy
     assert len(launched) == 1
     assert stage(other, resume_drained=True) is not None and len(launched) == 2
+
+
+def test_recover_looks_at_the_files_of_a_drained_pipeline(tmp_path: Path, launch: Any) -> None:
+    """The stage does not: it has nothing to compute."""
+    world = World(tmp_path)
+
+    def launcher(request: StageRequest, store: Any, **_: Any) -> StageResult:
+        publish(world, request.epoch)
+        drain(world, request.epoch)
+        return StageResult((), {}, request.base)
+
+    launch(launcher)
+    stage(context(world))
+    root = tmp_path / "files"
+    owners.register(world.store, str(root), PIPELINE)
+    (root / PIPELINE / "99-0").mkdir()
+    other = replace(context(world, run=RunKey("dag", "run-2")), run_is_over=lambda _: True)
+    before = world.store.pipeline(PIPELINE).epoch
+    with raises(StoreBehindSinkError, "log_behind_files", found=[99, 0]):
+        recover(other, None, {}, str(root))
+    assert world.store.pipeline(PIPELINE).epoch == before
 
 
 @pytest.mark.parametrize("aborted", [False, True])
