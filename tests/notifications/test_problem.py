@@ -178,7 +178,7 @@ def test_a_failure_is_marked_where_it_cannot_be_stored(store: DecisionLog) -> No
         assert len(texts) == count
 
 
-def test_a_task_that_cannot_open_the_decision_log_marks_its_failure() -> None:
+def test_a_task_marks_its_failure_if_the_log_is_away() -> None:
     task = RecoverOperator(task_id="recover", spec=spec(store="postgresql://ada@127.0.0.1:1/db?connect_timeout=2"))
     with raises(AirflowException, "server_unreachable") as failed:
         RecoverOperator.execute.__wrapped__(task, airflow_context())  # type: ignore[attr-defined]
