@@ -168,7 +168,7 @@ def test_an_unrecorded_commit_is_not_taken_for_an_older_log(world: RealWorld, tm
     assert memory.text.startswith("its newest checkpoint is 1, which is PREPARED")
     with closing(open_store(f"sqlite:///{tmp_path}/older.db")) as older:
         world.store = older
-        assert "that of the log is 0" in bad(checks_of(world))["connection shop: memory"]
+        assert "that of the decision log is 0" in bad(checks_of(world))["connection shop: memory"]
 
 
 def test_lost_rows_of_an_undelivered_checkpoint(world: RealWorld) -> None:

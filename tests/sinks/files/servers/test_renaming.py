@@ -244,10 +244,10 @@ def test_what_the_old_name_shows_while_the_folder_passes_is_told(make: Make, mon
         patch.setattr(Staged, "remove", late)
         with pytest.raises(StoreBehindSinkError) as caught:
             new.prepare(plan)
-        assert "delivered number 4" in caught.value.headline
+        assert "delivered checkpoint 4" in caught.value.headline
     with pytest.raises(StoreBehindSinkError) as caught:
         new.prepare(plan)
-    assert "delivered number 4" in caught.value.headline
+    assert "delivered checkpoint 4" in caught.value.headline
     assert seen(world, 1, 2, 4)
 
 
