@@ -170,7 +170,7 @@ def test_a_checkpoint_behind_a_held_one_is_sent_at_its_commit(make: Make, kafka:
     world.prepare(first)
     notes = world.prepare(second)
     assert "held" not in notes
-    assert "number 1 is not delivered yet" in notes["deferred"]
+    assert "checkpoint 1 is not delivered yet" in notes["deferred"]
     assert is_open(world), "the first one is not disturbed"
     assert world.commit(first).detail["attempt"] == world.votes[1].prepared
     assert world.commit(second).counts == {"alerts": 200}
