@@ -70,13 +70,13 @@ class _Runs:
         flink_fast = f"Flink, {FASTEST_MS} ms"
         repeating = "airflow-ft, at least once, as fast as it goes"
         contenders = [
-            Contender(ours, lambda: self._cost(ours, part, lambda: self._ours(1.0)), warm_up=0),
-            Contender(fast, lambda: self._cost(fast, part, lambda: self._ours(0.0)), warm_up=0),
-            Contender(repeating, lambda: self._cost(repeating, part, lambda: self._ours(0.0, _AT_LEAST)), warm_up=0),
-            Contender(alone, lambda: self._cost(alone, part, self._spark), warm_up=0),
-            Contender(alone_fast, lambda: self._cost(alone_fast, part, lambda: self._spark(0.0)), warm_up=0),
-            Contender(theirs, lambda: self._cost(theirs, part, lambda: self._flink(1000)), warm_up=0),
-            Contender(flink_fast, lambda: self._cost(flink_fast, part, lambda: self._flink(FASTEST_MS)), warm_up=0),
+            self._contender(ours, part, lambda: self._ours(1.0)),
+            self._contender(fast, part, lambda: self._ours(0.0)),
+            self._contender(repeating, part, lambda: self._ours(0.0, _AT_LEAST)),
+            self._contender(alone, part, self._spark),
+            self._contender(alone_fast, part, lambda: self._spark(0.0)),
+            self._contender(theirs, part, lambda: self._flink(1000)),
+            self._contender(flink_fast, part, lambda: self._flink(FASTEST_MS)),
         ]
         name = f"p{part:.0%}".rstrip("%")
         return Comparison(
@@ -98,9 +98,9 @@ class _Runs:
         ours, hand = "airflow-ft, as fast as it goes", "Spark with a transaction for each micro-batch (by hand)"
         alone = "Spark's own writer, as fast as it goes (at least once)"
         contenders = [
-            Contender(ours, lambda: self._cost(ours, part, lambda: self._ours(0.0)), warm_up=0),
-            Contender(hand, lambda: self._cost(hand, part, lambda: self._spark(0.0, by_hand=True)), warm_up=0),
-            Contender(alone, lambda: self._cost(alone, part, lambda: self._spark(0.0)), warm_up=0),
+            self._contender(ours, part, lambda: self._ours(0.0)),
+            self._contender(hand, part, lambda: self._spark(0.0, by_hand=True)),
+            self._contender(alone, part, lambda: self._spark(0.0)),
         ]
         name = f"p{part:.0%}".rstrip("%")
         return Comparison(
@@ -118,8 +118,8 @@ class _Runs:
         """Of one percentile of jobs that keep each number in RocksDB."""
         ours, alone = "airflow-ft, with state, as fast as it goes", "Spark's own writer, with state, as fast as it goes"
         contenders = [
-            Contender(ours, lambda: self._cost(ours, part, lambda: self._ours(0.0, state=True)), warm_up=0),
-            Contender(alone, lambda: self._cost(alone, part, lambda: self._spark(0.0, state=True)), warm_up=0),
+            self._contender(ours, part, lambda: self._ours(0.0, state=True)),
+            self._contender(alone, part, lambda: self._spark(0.0, state=True)),
         ]
         name = f"p{part:.0%}".rstrip("%")
         return Comparison(
@@ -129,6 +129,9 @@ class _Runs:
             [Claim(f"{name} of latency with state, as fast as it goes, {self.rate:,} a second", ours, (alone,), None)],
             unit="ms",
         )
+
+    def _contender(self, name: str, part: float, run: Callable[[], list[float]]) -> Contender:
+        return Contender(name, lambda: self._cost(name, part, run), warm_up=0)
 
     def _cost(self, name: str, part: float, run: Callable[[], list[float]]) -> float:
         runs = self.measured.setdefault(name, [])

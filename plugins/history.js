@@ -69,7 +69,7 @@ function took(checkpoint) {
 }
 
 /**
- * Whether the details change no more, except by later pruning and savepoints.
+ * True if the details are final. Only later pruning and savepoints still change them.
  * @param {Schemas["CheckpointWhole"]} checkpoint
  */
 const isFinal = ({ state, finalised_at: finalised }) => state === "COMPLETED" && Boolean(finalised);

@@ -219,8 +219,9 @@ def _raise_failures(errors: Mapping[str, BaseException]) -> None:
     if not errors:
         return
     failed = {name: error for name, error in errors.items() if isinstance(error, AirflowFtError)}
-    for name in errors.keys() - failed.keys():
-        raise errors[name]
+    for error in errors.values():
+        if not isinstance(error, AirflowFtError):
+            raise error
     what = "; ".join(f"{name}: {error.headline}" for name, error in failed.items())
     names = sorted(errors)
     is_final = all(isinstance(error, TerminalError) for error in errors.values())

@@ -40,7 +40,7 @@ def declared_mode(job: object, file: str = "") -> str:
 
 
 def examine_mode(mode: str, participants: Iterable[ParticipantPlan]) -> list[Check]:
-    """Return a warning for each sink that appends. Whether the rows of the job change, its mode alone does not say."""
+    """Return a warning for each sink that appends. The mode alone does not show whether rows change."""
     if mode not in _APPENDED:
         return []
     return [
@@ -56,7 +56,7 @@ def examine_mode(mode: str, participants: Iterable[ParticipantPlan]) -> list[Che
 
 
 def _appending(participants: Iterable[ParticipantPlan]) -> Iterator[tuple[str, str]]:
-    """Yield the sinks whose rows replace none, and how they would."""
+    """Yield each sink that only appends, with the fix."""
     for plan in participants:
         with suppress(ConfigurationError):  # the sink's own check reports a system that is not installed
             of = system(plan.kind)

@@ -134,8 +134,9 @@ def is_paused(dag_id: str) -> bool:
 
 
 def task_states(run: RunKey, task_ids: Collection[str]) -> dict[str, str]:
-    """Return the states of those of these tasks that the run has. TransientError while Airflow's server does not
-    answer.
+    """Return the states of these tasks, without those that the run does not have.
+
+    TransientError: Airflow's server does not answer.
     """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
@@ -149,7 +150,7 @@ def task_states(run: RunKey, task_ids: Collection[str]) -> dict[str, str]:
 
 def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
     """Return whether Airflow skipped all of these tasks in the run; False while Airflow's server does not answer."""
-    return _answer(lambda: [*task_states(run, task_ids).values()] == ["skipped"] * len(task_ids) != [])
+    return bool(task_ids) and _answer(lambda: [*task_states(run, task_ids).values()] == ["skipped"] * len(task_ids))
 
 
 def interval_end(dag_run: Any) -> datetime | None:

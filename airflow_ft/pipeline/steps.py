@@ -104,7 +104,7 @@ def recover(
 
 
 def _must_look(run: steps.Context[DecisionLog], *, restores: bool, again: bool) -> bool:
-    """Return whether an epoch may be taken, or rows be delivered, without a look of the stage at the files before.
+    """Return whether `recover` looks at the files itself: the stage may not, before rows are delivered.
 
     The stage of a run that has staged does not look, nor does that of a drained pipeline, nor a stream (`again`) that
     is stopped at once.

@@ -1,4 +1,4 @@
-"""Say in the task's log that Spark starts, and when it is up: meanwhile it says nothing itself."""
+"""Say in the task's log that Spark starts, and when it is up. Spark itself logs nothing meanwhile."""
 
 from __future__ import annotations
 
