@@ -35,6 +35,7 @@ from airflow_ft.wal import open_wal
 from tests.conformance.test_cassandra import KEYSPACE, tables
 from tests.raising import raises
 from tests.sinks.keyed import check_last_rows, check_verify
+from tests.waiting import wait_for
 from tools.servers import Cassandra
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.sampled(among="Cassandra"), pytest.mark.timeout(300)]
@@ -167,10 +168,21 @@ def test_the_printed_statements_suffice(world: World) -> None:
         with raises(SinkAccessError, "privilege_missing"), opened(connection) as session:
             session.execute(f"INSERT INTO {KEYSPACE}.keyed (id) VALUES (1)")
         target.db.execute(f"REVOKE MODIFY ON TABLE {KEYSPACE}.orders FROM loader")
+        # The node reads permissions again after half a second.
+        wait_for(lambda: _is_refused(connection), 30, "the node notices the revoked permission")
         with raises(SinkAccessError, "privilege_missing"):
             world.deliver(world.plan())
     finally:
         target.db.execute("DROP ROLE loader")
+
+
+def _is_refused(connection: ConnectionInfo) -> bool:
+    try:
+        with opened(connection) as session:
+            session.execute(f"DELETE FROM {KEYSPACE}.orders WHERE id = -1")
+    except SinkAccessError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize(
