@@ -124,12 +124,16 @@ class IntoKeyed(ABC):
             self.empty()
             with noting(noted, name, client):
                 seconds: float = deliver()
-            wanted = dict(zip(self.rows["id"].to_pylist(), self.rows["code"].to_pylist(), strict=True))
-            if (found := self.codes()) != wanted:
-                raise MeasurementError(f"{name}: {len(found):,} rows are there, not just the {len(wanted):,}")
+            self.check(name)
             return seconds
 
         return Contender(name, run)
+
+    def check(self, name: str) -> None:
+        """MeasurementError unless exactly the rows are there; `name` is the contender's."""
+        wanted = dict(zip(self.rows["id"].to_pylist(), self.rows["code"].to_pylist(), strict=True))
+        if (found := self.codes()) != wanted:
+            raise MeasurementError(f"{name}: {len(found):,} rows are there, not just the {len(wanted):,}")
 
 
 class IntoRedis(IntoKeyed):
@@ -138,14 +142,14 @@ class IntoRedis(IntoKeyed):
     title = f"HSET, {BATCH:,} a pipeline"
     wanted = 2.0
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, folder: str = "redis") -> None:
         import redis
 
         from tools.servers import Redis
 
         super().__init__(bench, "redis")
         options = {"appendfsync": "always"}
-        self._server = bench.stack.enter_context(Redis(bench.servers.folder / "redis", options=options))
+        self._server = bench.stack.enter_context(Redis(bench.servers.folder / folder, options=options))
         self._db = redis.Redis(port=self._server.port, password=self._server.password)
 
     @property

@@ -38,13 +38,13 @@ from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
 from airflow_ft.sinks.redis.rows import entries, packed, schema_problems, unfit
 from airflow_ft.sinks.redis.scripts import REPLACE, SEND
-from airflow_ft.sinks.redis.server import address, check_server, opened
+from airflow_ft.sinks.redis.server import address, check_server, opened, replicated, wanted_replicas
 from airflow_ft.sinks.redis.spec import OURS, RedisSink
 
 _IN_FLIGHT = 8  # chunks that are sent before an answer is read
 _STAGED_SECONDS = 86_400
 ATOMIC_ROWS = 100_000
-"""Rows of a checkpoint with the strategy `atomic`, at most: Redis needs some 2 s for them."""
+"""Rows of a checkpoint with the strategy `atomic`, at most: Redis needs 2 to 3 s for them."""
 
 
 class Documents(keyed.Documents[redis.Redis, bytes | str]):
@@ -155,7 +155,9 @@ class RedisParticipant(KeyedParticipant[Changes]):
 
     @contextmanager
     def _opened(self, plan: Plan | None) -> Iterator[Documents]:
-        with opened(self.connection, **self._where(plan)) as client:
+        wanted = wanted_replicas(self.sinks.values()) if plan else 0  # without a plan nothing is delivered
+        server = address(self.connection)
+        with opened(self.connection, **self._where(plan)) as client, replicated(client, wanted, server):
             yield Documents(client, self.connection, self.name)
 
     def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:

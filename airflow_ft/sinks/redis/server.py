@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from airflow_ft.sinks.redis.spec import OURS, RedisSink
 PORT = 6379
 _CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
+_ASK_MS = 20
 _TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 """Fields of the connection's extra, as Airflow's Redis provider has them."""
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
@@ -136,7 +138,7 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
 
     Raises:
         UnfitTargetError: it is a cluster; or it may forget what it has acknowledged, and no sink allows that.
-        SinkUnavailableError: it is a replica.
+        SinkUnavailableError: it is a replica, or too few replicas are connected.
     """
     info = {**client.info("server"), **client.info("persistence"), **client.info("replication")}
     if client.info("cluster").get("cluster_enabled"):
@@ -148,6 +150,8 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
         )
     if info["role"] != "master":
         raise _replica(server)
+    if (wanted := wanted_replicas(sinks)) > len(_acknowledged(info)):
+        raise _replicas_behind(server, wanted, _acknowledged(info), "are connected")
     wrong = {} if info.get("aof_enabled") else {"appendonly": "no"}
     settings = _settings(client)
     if (found := settings.get("appendfsync", "unknown")) != "always":
@@ -164,6 +168,59 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
         )
         raise unsafe_settings(f"Redis at {server}", wrong, remedy, server=server)
     return {"redis": info.get("redis_version", "?"), "unsafe": wrong}
+
+
+def wanted_replicas(sinks: Iterable[RedisSink]) -> int:
+    """Return how many replicas must acknowledge what these sinks write."""
+    return max((sink.wait_replicas for sink in sinks), default=0)
+
+
+@contextmanager
+def replicated(client: redis.Redis, wanted: int, server: str) -> Iterator[None]:
+    """Wait after the block until this many replicas have all that the server had then.
+
+    Raises:
+        SinkUnavailableError: it takes too long, or another server has become the primary since the block began.
+    """
+    if not wanted:
+        yield
+        return
+    history = client.info("replication").get("master_replid")
+    yield
+    deadline = time.monotonic() + ANSWER_SECONDS
+    written: int | None = None
+    while True:
+        info = client.info("replication")
+        if info["role"] != "master":
+            raise _replica(server)
+        if info.get("master_replid") != history:
+            what = f"Redis at {server} was started again, or failed over, during the step."
+            remedy = "Do nothing: the retry looks at what it has."
+            raise SinkUnavailableError(what, code="sink_unavailable", remedy=remedy, server=server)
+        written = info["master_repl_offset"] if written is None else written
+        if len(found := _acknowledged(info, written)) >= wanted:
+            return
+        if time.monotonic() > deadline:
+            raise _replicas_behind(server, wanted, found, f"have acknowledged the rows after {ANSWER_SECONDS:g} s")
+        client.wait(wanted, _ASK_MS)  # asks the replicas; else they report once a second
+        time.sleep(_ASK_MS / 1000)
+
+
+def _acknowledged(info: Mapping[str, Any], written: int = 0) -> list[Mapping[str, Any]]:
+    """Return the connected replicas that have at least this much of the replication stream."""
+    replicas = [info[f"slave{i}"] for i in range(info["connected_slaves"]) if f"slave{i}" in info]
+    return [each for each in replicas if each["state"] == "online" and each["offset"] >= written]
+
+
+def _replicas_behind(server: str, wanted: int, found: Collection[Any], what: str) -> SinkUnavailableError:
+    return SinkUnavailableError(
+        f"{len(found)} replicas of Redis at {server} {what}, and wait_replicas is {wanted}.",
+        code="replicas_behind",
+        remedy="Start the replicas and look at their logs; the retry waits for them again. Or lower wait_replicas.",
+        server=server,
+        wanted=wanted,
+        found=len(found),
+    )
 
 
 def _settings(client: redis.Redis) -> dict[str, str]:
@@ -190,7 +247,7 @@ def _any_bytes(found: re.Match[str]) -> str:
 def rules(keys: Sequence[str]) -> str:
     """Return the rules of an ACL for a delivery into keys with these beginnings."""
     patterns = " ".join(f"~{_SPECIAL.sub(_any_bytes, beginning)}*" for beginning in (OURS, *keys))
-    connecting = "+ping +select +info +config|get"
+    connecting = "+ping +select +info +config|get +wait"
     scripts = "+eval +evalsha +script|load"
     keys_and_values = "+get +set +hget +hmget +hset +hdel +expire +persist +unlink +type"
     return f"{patterns} {connecting} {scripts} {keys_and_values}"

@@ -21,6 +21,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "atomic": Strategy(Promise.ATOMIC, "one script with the marker", "all at once: this decides"),
 }
 _LONGEST_TTL = 10 * 366 * 86_400  # seconds
+_MOST_REPLICAS = 100
 
 
 @by_name
@@ -39,6 +40,8 @@ class RedisSink(TemplateSink):
             people and for `airflow ft verify`. Strings have none.
         change_column: the column with the kind of change, which is not written. None: no deletes.
         ttl_seconds: seconds from the write of a key until it expires. 0: never.
+        wait_replicas: number of replicas that must have acknowledged a delivery (Redis' WAIT). 0: none. The highest
+            number among the sinks of one connection counts.
         allow_unsafe_durability: deliver although the server may forget what it has acknowledged.
         shared: other pipelines write these keys, too, and their sinks declare it as well.
 
@@ -53,6 +56,7 @@ class RedisSink(TemplateSink):
     version_field: str = "_version"
     change_column: str | None = None
     ttl_seconds: int = 0
+    wait_replicas: int = 0
     allow_unsafe_durability: bool = False
     shared: bool = False
 
@@ -65,6 +69,8 @@ class RedisSink(TemplateSink):
         self._check_choices(value=VALUES)
         if not 0 <= self.ttl_seconds <= _LONGEST_TTL:
             raise self._invalid("ttl_seconds", self.ttl_seconds, f"Give 0 to {_LONGEST_TTL} seconds; 0 keeps keys.")
+        if not 0 <= self.wait_replicas <= _MOST_REPLICAS:
+            raise self._invalid("wait_replicas", self.wait_replicas, f"Give 0 to {_MOST_REPLICAS} replicas.")
         if self.value != "string" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.version_field):
             raise self._invalid("version_field", self.version_field, "Use letters, digits and '_' in version_field.")
         self._check_template()

@@ -37,6 +37,7 @@ CUSTOMER = {"x": pa.array(["a", "a:b", "", None]), "y": pa.array(["b:c", "c", ":
         {"value": "list"},
         {"strategy": "local"},
         {"ttl_seconds": -1},
+        {"wait_replicas": -1},
         {"version_field": 'a"'},
         {"conn_id": " "},
     ],
