@@ -111,7 +111,10 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
     refused = "invalid password" in words.lower() or "NOAUTH" in words or "WRONGPASS" in words
     if isinstance(error, redis.exceptions.AuthenticationError) or refused:
         return ServerFault.LOGIN.error(f"Redis at {server}", words, server=server)
-    if isinstance(error, redis.exceptions.NoPermissionError) or "user executing the script" in words:
+    in_script = any(
+        each in words for each in ("user executing the script", "ACL failure in script")
+    )  # 7.0; 7.2, Valkey
+    if isinstance(error, redis.exceptions.NoPermissionError) or in_script:
         return ServerFault.PRIVILEGE.error(f"Redis at {server}", words, server=server)
     if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command" in words:  # of a script before 7.0
         what = f"Redis at {server} is out of memory: {words}."

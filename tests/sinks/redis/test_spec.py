@@ -16,7 +16,7 @@ from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.redis import setup
 from airflow_ft.sinks.redis.rows import entries, schema_problems, unfit
-from airflow_ft.sinks.redis.server import _settings, opened
+from airflow_ft.sinks.redis.server import _settings, failure, opened
 from tests.raising import raises
 
 DAY_10000 = 2_932_897
@@ -164,3 +164,14 @@ class OldRedis(redis.Redis):
 
 def test_the_settings_of_a_redis_before_7_0_are_read() -> None:
     assert _settings(OldRedis())["appendfsync"] == "always"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The user executing the script can't run this command or subcommand script: 5ff0, on @user_script:72.",
+        "ACL failure in script: User loader has no permissions to run the 'hset' command script: 5ff0",  # Valkey
+    ],
+)
+def test_a_right_that_a_script_lacks_is_missing_for_all_servers(words: str) -> None:
+    assert failure(redis.ResponseError(words), "cache:6379/0").code == "privilege_missing"
