@@ -113,7 +113,7 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
         return ServerFault.LOGIN.error(f"Redis at {server}", words, server=server)
     in_script = any(
         each in words for each in ("user executing the script", "ACL failure in script")
-    )  # 7.0; 7.2, Valkey
+    )  # Redis; Valkey
     if isinstance(error, redis.exceptions.NoPermissionError) or in_script:
         return ServerFault.PRIVILEGE.error(f"Redis at {server}", words, server=server)
     if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command" in words:  # of a script before 7.0
