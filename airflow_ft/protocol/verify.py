@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_ft.protocol.decision_log import QueryLog
@@ -45,13 +45,16 @@ class Delivered:
 
     `before` is the proof of the participant's predecessor: where its part of a log begins. `others`: the participant's
     plans from the first compared number on. They may have changed the same rows since. Consecutive plans with equal
-    settings are listed once.
+    settings are listed once. `newest`, `newest_other`: the highest number that the participant may have delivered, and
+    the highest of those that are not compared; 0: none.
     """
 
     plan: Plan
     proof: Proof | None
     before: Proof | None
     others: tuple[ParticipantPlan, ...] = ()
+    newest: int = 0
+    newest_other: int = 0
 
 
 Sent = tuple[Delivered, str]
@@ -310,20 +313,39 @@ def _by_participant(
 ) -> dict[tuple[str, str], list[Delivered]]:
     """By name and kind of the participant: what went into one target is compared together, whatever the plans say."""
     groups: dict[tuple[str, str], list[Delivered]] = {}
-    others = _others(store, pipeline, min((each.number for each in checkpoints), default=0))
+    others = _others(store, pipeline, [each.number for each in checkpoints])
     for checkpoint in checkpoints:
         assert checkpoint.plan is not None  # `_is_there`
         for plan in checkpoint.plan.participants:
             key = (plan.name, plan.kind)
             before = _proof_of(store, pipeline, plan.predecessor, plan.name)
-            delivered = Delivered(checkpoint.plan, checkpoint.proof_of(plan.name), before, tuple(others.get(key, ())))
-            groups.setdefault(key, []).append(delivered)
+            more = others.get(key, _Others())
+            groups.setdefault(key, []).append(
+                Delivered(
+                    checkpoint.plan,
+                    checkpoint.proof_of(plan.name),
+                    before,
+                    tuple(more.plans),
+                    newest=more.newest,
+                    newest_other=more.newest_other,
+                )
+            )
     return groups
 
 
-def _others(store: QueryLog, pipeline: str, first: int) -> dict[tuple[str, str], list[ParticipantPlan]]:
-    """Return the plans from a number on, compared or not. Consecutive plans with equal settings are listed once."""
-    found: dict[tuple[str, str], list[ParticipantPlan]] = {}
+@dataclass
+class _Others:
+    """What a participant may have delivered: see `Delivered`."""
+
+    plans: list[ParticipantPlan] = field(default_factory=list)
+    newest: int = 0
+    newest_other: int = 0
+
+
+def _others(store: QueryLog, pipeline: str, compared: Sequence[int]) -> dict[tuple[str, str], _Others]:
+    """Return what each participant may have delivered from the first compared number on."""
+    found: dict[tuple[str, str], _Others] = {}
+    first, those = min(compared, default=0), frozenset(compared)
     before, limit = None, min(PAGE, store.pipeline(pipeline).next_number - first)
     while page := store.checkpoints(pipeline, limit, before):
         for each in page:
@@ -331,9 +353,12 @@ def _others(store: QueryLog, pipeline: str, first: int) -> dict[tuple[str, str],
             if each.plan is None or not is_visible or each.number < first:
                 continue
             for plan in each.plan.participants:
-                known = found.setdefault((plan.name, plan.kind), [])
-                if not known or known[-1].sinks != plan.sinks:
-                    known.append(plan)
+                known = found.setdefault((plan.name, plan.kind), _Others())
+                known.newest = max(known.newest, each.number)
+                if each.number not in those:
+                    known.newest_other = max(known.newest_other, each.number)
+                if not known.plans or known.plans[-1].sinks != plan.sinks:
+                    known.plans.append(plan)
         before = page[-1].number
         if before <= first:
             break

@@ -362,8 +362,8 @@ class TestUpsert:
         world.deliver(plan, 1, plan.number)
         return plan
 
-    def report(self, world: MySqlWorld, *plans: Plan) -> SinkReport:
-        delivered = [Delivered(plan, None, None) for plan in plans]
+    def report(self, world: MySqlWorld, *plans: Plan, newest_other: int = 0) -> SinkReport:
+        delivered = [Delivered(plan, None, None, newest_other=newest_other) for plan in plans]
         [found] = verify_mysql(delivered, plans[-1].participants[0], world.connection(), open_wal())
         return found
 
@@ -406,7 +406,7 @@ class TestUpsert:
         report = self.report(world, plans[0])
         assert report.is_complete and report.expected == 5
         assert report.notes[1].startswith("4 keys are not known")
-        report = self.report(world, plans[0], plans[2])  # 2 lies between them
+        report = self.report(world, plans[0], plans[2], newest_other=2)
         assert report.is_complete and (report.expected, report.differences) == (6, ())
         assert report.notes[1].startswith("2 keys are not known")
 

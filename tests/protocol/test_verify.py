@@ -48,3 +48,22 @@ def test_verify_gets_all_plans_from_its_first_number_on(tmp_path: Path, monkeypa
         verify.verify(store, PIPELINE, compared, [2])
         verify.verify(store, PIPELINE, compared, [1, 2, 3, 4, 5])
     assert found == {("db", 1): 1, ("log", 1): 1, ("db", 5): 1, ("log", 5): 1}
+
+
+def test_verify_says_which_deliveries_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decision log knows them, also if the sink has lost its memory."""
+    found: list[tuple[int, int]] = []
+
+    def compared(delivered: Sequence[verify.Delivered], plan: ParticipantPlan) -> list[verify.SinkReport]:
+        found.append((delivered[0].newest, delivered[0].newest_other))
+        return []
+
+    monkeypatch.setattr(verify, "PAGE", 2)
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        scene = Scene(store)
+        scene.stage(5)
+        for number in range(1, 5):
+            scene.complete(number)
+        for numbers in ([], [2], [1, 4], [4]):
+            verify.verify(store, PIPELINE, compared, numbers)
+    assert found[::2] == found[1::2] == [(4, 0), (4, 4), (4, 3), (4, 0)]

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Protocol
 
 from airflow_ft.protocol.model import ParticipantPlan
@@ -107,7 +106,7 @@ def compare_keys(
         look_up: returns what is there of some keys; a key that is not there is left out.
     """
     numbers = {each.plan.number for each in delivered}
-    blind = blind_through(delivered, report.participant, last_delivered)
+    blind = blind_through(delivered, last_delivered)
     counts: Counter[tuple[str, int]] = Counter()
     samples: dict[tuple[str, int], list[str]] = {}
     with closing(LastChanges()) as last:
@@ -210,16 +209,17 @@ def notes(changes: int, keys: int, unknown: int) -> Iterator[str]:
         )
 
 
-def blind_through(delivered: Sequence[Delivered], participant: str, last_delivered: int | None) -> int:
+def blind_through(delivered: Sequence[Delivered], last_delivered: int | None) -> int:
     """Return the highest compared number that a delivery follows which is not compared; 0: there is none.
 
     `last_delivered` is the head's; None: there is no head.
     """
-    numbers = sorted(each.plan.number for each in delivered)
-    before = {each.plan.number: each.plan.participant(participant).predecessor for each in delivered}
-    if last_delivered is None or last_delivered > numbers[-1]:
-        return numbers[-1]
-    return max((one for one, following in pairwise(numbers) if before[following] != one), default=0)
+    numbers = [each.plan.number for each in delivered]
+    known = max(*numbers, *(each.newest for each in delivered))
+    if last_delivered is not None and last_delivered > known:  # delivered since the decision log was read
+        return max(numbers)
+    other = max(each.newest_other for each in delivered)
+    return max((number for number in numbers if number < other), default=0)
 
 
 def may_delete(

@@ -221,7 +221,7 @@ def _blind(session: Session, ledger: Ledger, delivered: Sequence[Delivered]) -> 
     head = None
     with suppressed(NO_SUCH_TABLE):
         head = ledger.on(session).head()
-    return blind_through(delivered, ledger.participant, head.last_delivered if head else None)
+    return blind_through(delivered, head.last_delivered if head else None)
 
 
 def _notes(

@@ -117,7 +117,7 @@ def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session,
         if may_delete(once(sent), participant, lambda given: _table(last, given), name):
             ledger = ledger_of(session, {newest_sink: sink_of}, newest.plan.pipeline, participant)
             head = ledger.head() if ledger.exists() else None
-            blind = blind_through(once(sent), participant, head.last_delivered if head is not None else None)
+            blind = blind_through(once(sent), head.last_delivered if head is not None else None)
         return _verify_keys(report, session, sink_of, table, readers, blind)
     listed = ", ".join(map(quoted, columns))
     session.run(

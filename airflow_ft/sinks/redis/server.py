@@ -111,9 +111,7 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
     refused = "invalid password" in words.lower() or "NOAUTH" in words or "WRONGPASS" in words
     if isinstance(error, redis.exceptions.AuthenticationError) or refused:
         return ServerFault.LOGIN.error(f"Redis at {server}", words, server=server)
-    in_script = any(
-        each in words for each in ("user executing the script", "ACL failure in script")
-    )  # Redis; Valkey
+    in_script = any(each in words for each in ("user executing the script", "ACL failure in script"))  # Redis; Valkey
     if isinstance(error, redis.exceptions.NoPermissionError) or in_script:
         return ServerFault.PRIVILEGE.error(f"Redis at {server}", words, server=server)
     if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command" in words:  # of a script before 7.0

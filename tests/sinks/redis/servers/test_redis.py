@@ -211,6 +211,16 @@ def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
     check_verify(world, verify, disturb)
 
 
+def test_verify_misses_all_keys_of_an_emptied_server(world: World) -> None:
+    """Also the ledger is gone, and the decision log alone knows that no later number was delivered."""
+    target: Any = world.target
+    plan = world.plan()
+    delivered = [Delivered(plan, world.deliver(plan), None, newest=plan.number)]
+    target.db.flushall()
+    [report] = verify(delivered, plan.participants[0], target.connection, open_wal())
+    assert (report.expected, report.missing) == (40, 40) and not report.is_complete
+
+
 def test_a_key_of_another_type_stops_the_delivery_and_names_it(world: World) -> None:
     target: Any = world.target
     target.db.rpush("orders:45", "a list")
