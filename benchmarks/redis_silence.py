@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -54,10 +55,10 @@ class _Silence(IntoRedis):
                     waits.append(time.monotonic() - began)
                     time.sleep(PAUSE)
 
-        thread = threading.Thread(target=ping)
-        thread.start()
-        try:
-            yield waits
-        finally:
-            ended.set()
-            thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            pinging = pool.submit(ping)
+            try:
+                yield waits
+            finally:
+                ended.set()
+            pinging.result()

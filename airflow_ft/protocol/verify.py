@@ -335,7 +335,7 @@ def _by_participant(
 
 @dataclass
 class _Others:
-    """What a participant may have delivered: see `Delivered`."""
+    """Deliveries of a participant: see `Delivered`."""
 
     plans: list[ParticipantPlan] = field(default_factory=list)
     newest: int = 0

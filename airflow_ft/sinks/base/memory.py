@@ -126,7 +126,8 @@ def ledger_lost() -> StoreBehindSinkError:
     return StoreBehindSinkError(
         "the sink has lost its fence. The ledger was dropped, or the server was restored from an older backup.",
         code="ledger_lost",
-        remedy=f"Restore airflow_ft_head and airflow_ft_ledger from a backup, then run `airflow ft resume`. {AS_IT_IS}",
+        remedy="Restore the ledger from a backup (in SQL databases the tables airflow_ft_head and airflow_ft_ledger),"
+        f" then run `airflow ft resume`. {AS_IT_IS}",
     )
 
 

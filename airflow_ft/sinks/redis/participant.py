@@ -33,6 +33,7 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.model import Fence, Plan, Promise
+from airflow_ft.protocol.orphans import PreparedEnding
 from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
@@ -155,10 +156,28 @@ class RedisParticipant(KeyedParticipant[Changes]):
 
     @contextmanager
     def _opened(self, plan: Plan | None) -> Iterator[Documents]:
-        wanted = wanted_replicas(self.sinks.values()) if plan else 0  # without a plan nothing is delivered
-        server = address(self.connection)
-        with opened(self.connection, **self._where(plan)) as client, replicated(client, wanted, server):
+        with self._connected(plan, wait=plan is not None) as client:
             yield Documents(client, self.connection, self.name)
+
+    @contextmanager
+    def _connected(self, plan: Plan | None = None, *, wait: bool) -> Iterator[redis.Redis]:
+        """Connect for the block, and `wait` for the replicas after it."""
+        wanted = wanted_replicas(self.sinks.values()) if wait else 0
+        with (
+            opened(self.connection, **self._where(plan)) as client,
+            replicated(client, wanted, address(self.connection)),
+        ):
+            yield client
+
+    def adopt(self, fence: Fence, number: int) -> None:
+        """And wait for the replicas: after a failover the former owner could deliver again."""
+        with self._connected(wait=True):
+            super().adopt(fence, number)
+
+    def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+        """And wait for the replicas, as `adopt`."""
+        with self._connected(wait=True):
+            super().end_orphans(fence, ending, make_way=make_way)
 
     def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         rows = sum(segment.rows.get(name, 0) for segment in plan.segments for name in self.sinks)

@@ -23,6 +23,8 @@ PORT = 6379
 _CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 _ASK_MS = 20
+_MORE_THAN_THERE_ARE = 2**31 - 1
+"""Replicas for WAIT. Fewer could have acknowledged the connection's last write before, and WAIT would ask none."""
 _TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 """Fields of the connection's extra, as Airflow's Redis provider has them."""
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
@@ -110,6 +112,8 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
     words = _OF_PIPELINE.sub("", f"{error}").strip().rstrip(".")
     refused = "invalid password" in words.lower() or "NOAUTH" in words or "WRONGPASS" in words
     if isinstance(error, redis.exceptions.AuthenticationError) or refused:
+        if words.startswith("HELLO must be called with the client already authenticated"):
+            words = "it asks for a password, and the connection has none"
         return ServerFault.LOGIN.error(f"Redis at {server}", words, server=server)
     in_script = any(each in words for each in ("user executing the script", "ACL failure in script"))  # Redis; Valkey
     if isinstance(error, redis.exceptions.NoPermissionError) or in_script:
@@ -152,7 +156,9 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
     if info["role"] != "master":
         raise _replica(server)
     if (wanted := wanted_replicas(sinks)) > len(_acknowledged(info)):
-        raise _replicas_behind(server, wanted, _acknowledged(info), "are connected")
+        raise _replicas_behind(server, wanted, _acknowledged(info), "online")
+    if wanted:
+        client.wait(0, 1)  # returns at once, unless this user may not wait
     wrong = {} if info.get("aof_enabled") else {"appendonly": "no"}
     settings = _settings(client)
     if (found := settings.get("appendfsync", "unknown")) != "always":
@@ -195,16 +201,18 @@ def replicated(client: redis.Redis, wanted: int, server: str) -> Iterator[None]:
         if info["role"] != "master":
             raise _replica(server)
         if info.get("master_replid") != history:
-            what = f"Redis at {server} was started again, or failed over, during the step."
+            what = (
+                f"Redis at {server} began a new history of replication during the step: it was started again, failed"
+                " over, or got its first replica."
+            )
             remedy = "Do nothing: the retry looks at what it has."
             raise SinkUnavailableError(what, code="sink_unavailable", remedy=remedy, server=server)
         written = info["master_repl_offset"] if written is None else written
         if len(found := _acknowledged(info, written)) >= wanted:
             return
         if time.monotonic() > deadline:
-            raise _replicas_behind(server, wanted, found, f"have acknowledged the rows after {ANSWER_SECONDS:g} s")
-        client.wait(wanted, _ASK_MS)  # asks the replicas; else they report once a second
-        time.sleep(_ASK_MS / 1000)
+            raise _replicas_behind(server, wanted, found, f"up to date after {ANSWER_SECONDS:g} s")
+        client.wait(_MORE_THAN_THERE_ARE, _ASK_MS)  # asks all replicas; else they report once a second
 
 
 def _acknowledged(info: Mapping[str, Any], written: int = 0) -> list[Mapping[str, Any]]:
@@ -215,9 +223,10 @@ def _acknowledged(info: Mapping[str, Any], written: int = 0) -> list[Mapping[str
 
 def _replicas_behind(server: str, wanted: int, found: Collection[Any], what: str) -> SinkUnavailableError:
     return SinkUnavailableError(
-        f"{len(found)} replicas of Redis at {server} {what}, and wait_replicas is {wanted}.",
+        f"Redis at {server} has {len(found)} of {wanted} wanted replicas {what} (wait_replicas={wanted}).",
         code="replicas_behind",
-        remedy="Start the replicas and look at their logs; the retry waits for them again. Or lower wait_replicas.",
+        remedy="Start or attach replicas, and look at their logs. The retry waits for them again. A lower wait_replicas"
+        " counts for later checkpoints only.",
         server=server,
         wanted=wanted,
         found=len(found),

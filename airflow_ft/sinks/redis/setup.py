@@ -14,10 +14,15 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     """Commands that let the connection's user deliver and verify. Asks nothing of the server."""
     yield f"# Connection {plan.name}: run this with redis-cli, as a user with ADMIN rights."
     user = connection.login or "default"
-    if not user.isprintable() or any(character in user for character in " \"'"):  # it would be several words
-        user = "<user>"
-    beginnings = sorted({sink.parts[0][0] for sink in RedisSink.all_of(plan).values()})
-    yield f"ACL SETUSER {user} {rules(beginnings)}"
+    rights = rules(sorted({sink.parts[0][0] for sink in RedisSink.all_of(plan).values()}))
+    if user == "default":  # Redis refuses more rules for a user that may do everything
+        yield "# The connection's user is default. It may do everything, unless you have limited it. A limited user needs:"
+        yield f"# ACL SETUSER <user> {rights}"
+    else:
+        if not user.isprintable() or any(character in user for character in " \"'"):  # it would be several words
+            user = "<user>"
+        yield "# If the user is new, append: on >PASSWORD"
+        yield f"ACL SETUSER {user} {rights}"
     yield "CONFIG SET appendonly yes"
     yield "CONFIG SET appendfsync always"
     yield "CONFIG SET no-appendfsync-on-rewrite no"

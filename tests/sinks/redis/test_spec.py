@@ -16,7 +16,7 @@ from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.redis import setup
 from airflow_ft.sinks.redis.rows import entries, schema_problems, unfit
-from airflow_ft.sinks.redis.server import _settings, failure, opened
+from airflow_ft.sinks.redis.server import _settings, failure, opened, wanted_replicas
 from tests.raising import raises
 
 DAY_10000 = 2_932_897
@@ -175,3 +175,8 @@ def test_the_settings_of_a_redis_before_7_0_are_read() -> None:
 )
 def test_a_right_that_a_script_lacks_is_missing_for_all_servers(words: str) -> None:
     assert failure(redis.ResponseError(words), "cache:6379/0").code == "privilege_missing"
+
+
+def test_the_sink_that_waits_for_most_replicas_counts() -> None:
+    sinks = [RedisSink(key=f"{each}:{{id}}", wait_replicas=each) for each in (1, 2, 0)]
+    assert wanted_replicas(sinks) == 2 and wanted_replicas([]) == 0

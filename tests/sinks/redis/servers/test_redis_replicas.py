@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 import redis
 
 from airflow_ft.protocol.errors import SinkUnavailableError
+from airflow_ft.protocol.model import Fence
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.base.requirements import lacks
-from airflow_ft.sinks.redis import requirements, server
+from airflow_ft.sinks.redis import requirements, server, setup
 from airflow_ft.testing.world import World
 from tests.conformance.test_redis import Keys
 from tests.raising import raises
@@ -95,6 +97,36 @@ def test_a_missing_replica_is_noticed_before_the_stage(world: World, primary: Re
     assert (type(problem), problem.code) == (SinkUnavailableError, "replicas_behind")
     with raises(SinkUnavailableError, "replicas_behind"):
         world.prepare(plan)
+
+
+def test_an_adoption_is_not_done_before_the_replica_has_it(world: World, secondary: Redis) -> None:
+    """Otherwise a failover would give the fence back to the former owner."""
+    plan = world.plan()
+    world.deliver(plan)
+    heir = Fence(world.pipeline, "99999999-2222-4333-8444-555555555555", 9, 1)
+    secondary.pause()
+    with raises(SinkUnavailableError, "replicas_behind"):
+        world.participant(plan).end_orphans(heir, None)
+    with raises(SinkUnavailableError, "replicas_behind"):
+        world.participant(plan).adopt(heir, 1)
+    secondary.resume()
+    world.participant(plan).adopt(heir, 1)
+
+
+def test_the_printed_rules_allow_to_wait(world: World, primary: Redis, secondary: Redis) -> None:
+    target: Any = world.target
+    connection = replace(target.connection, login="loader", password="only-F0r-tests")
+    [rule] = [line for line in setup.describe("p", world.participant_plan(), connection) if line.startswith("ACL")]
+    with client_of(primary) as db:
+        db.execute_command(*rule.split(), "on", ">only-F0r-tests")
+        target.connection = connection
+        plan = world.plan()
+        secondary.pause()  # so that it has to wait
+        Timer(0.5, secondary.resume).start()
+        world.deliver(plan)
+        db.execute_command("ACL", "SETUSER", "loader", "-wait")
+    [problem] = lacks(requirements.required(plan.pipeline, plan.participants[0], connection))
+    assert problem.code == "privilege_missing"
 
 
 @pytest.mark.usefixtures("secondary")
