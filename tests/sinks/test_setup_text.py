@@ -63,7 +63,7 @@ def test_a_role_ends_no_name_of_cassandra() -> None:
 def test_a_key_adds_no_rule_of_an_acl() -> None:
     [line] = [
         each
-        for each in printed(redis, RedisSink(key='x allkeys ~y*"é\u3000[{id}'), "redis")
+        for each in printed(redis, RedisSink(key='x allkeys ~y*"é\u3000[{id}'), "redis", login="loader")
         if each.startswith("ACL SETUSER")
     ]
     assert line.split()[3:5] == ["~airflow_ft:*", "~x?allkeys?~y??é????*"]
@@ -73,6 +73,13 @@ def test_a_key_adds_no_rule_of_an_acl() -> None:
 def test_a_login_adds_no_rule_of_an_acl(login: str) -> None:
     text = "\n".join(printed(redis, RedisSink(key="x:{id}"), "redis", login=login))
     assert "ACL SETUSER <user> ~airflow_ft:*" in text and login not in text
+
+
+def test_a_user_that_may_do_everything_gets_no_rules() -> None:
+    """Redis refuses a pattern after `~*`: Adding a pattern after the * pattern is not valid."""
+    lines = [*printed(redis, RedisSink(key="x:{id}"), "redis")]
+    assert not any(each.startswith("ACL") for each in lines)
+    assert any(each.startswith("# ACL SETUSER <user> ~airflow_ft:*") for each in lines)
 
 
 def test_a_login_ends_no_comment() -> None:

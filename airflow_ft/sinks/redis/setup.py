@@ -16,7 +16,7 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     user = connection.login or "default"
     rights = rules(sorted({sink.parts[0][0] for sink in RedisSink.all_of(plan).values()}))
     if user == "default":  # Redis refuses more rules for a user that may do everything
-        yield "# The connection's user is default. It may do everything, unless you have limited it. A limited user needs:"
+        yield "# The connection has the user default, who may do everything unless limited. A limited user needs:"
         yield f"# ACL SETUSER <user> {rights}"
     else:
         if not user.isprintable() or any(character in user for character in " \"'"):  # it would be several words
