@@ -138,13 +138,16 @@ class ProblemNotifier(BaseNotifier):
     def _unexplained(self, context: Context, found: Collection[Problem]) -> list[Problem]:
         """Return the task's own error, as far as the decision log does not know it.
 
-        - The decision log did not get the failure (`AirflowFtError.unstored`): it has none, or that of an earlier run.
+        - The decision log did not get the failure (`mark_unstored`): it has none, or that of an earlier run. It never
+          gets the failure of a recovery itself.
         - A recovery names pipelines without a problem in `found`: a package is missing, a file is lost, or its own
           `patience` is over. Not if this notifier reports only some pipelines or conditions.
         """
-        error = getattr(context.get("exception"), "__context__", None)
-        if isinstance(error, AirflowFtError) and error.unstored:
-            names = error.fields.get("pipelines") or _rendered_names(context.get("task"))
+        raised: Any = context.get("exception")
+        error = getattr(raised, "__context__", None)
+        error = error if isinstance(error, AirflowFtError) else raised  # ours is behind Airflow's
+        if getattr(error, "unstored", False):
+            names = getattr(error, "fields", {}).get("pipelines") or _rendered_names(context.get("task"))
             is_other = self.pipelines is not None and names and not {*names} & {*self.pipelines}
             return [] if is_other or Condition.FAILED not in self.conditions else [_unstored(error, names, context)]
         if (
@@ -210,12 +213,16 @@ def _rendered_names(task: Any) -> list[str] | None:
     return [name for name, _ in own]
 
 
-def _unstored(error: AirflowFtError, names: Sequence[str] | None, context: Context) -> Problem:
+def _unstored(error: BaseException, names: Sequence[str] | None, context: Context) -> Problem:
     """Return the failure of the callback's task, which names its pipeline if it is a single one."""
     task: Any = context.get("task")
-    if not names or len(names) != 1:
+    name, condition = (names[0], Condition.FAILED) if names and len(names) == 1 else ("", None)
+    if not isinstance(error, AirflowFtError):  # its message may hold a secret
+        cause = f"the task {task.task_id} failed with a {type(error).__name__}."
+        return Problem(name, condition, cause, "Read the log of the task.")
+    if not name:
         return _of_error(error)
-    return Problem(names[0], Condition.FAILED, f"the task {task.task_id} failed: {error.what}", error.remedy)
+    return Problem(name, condition, f"the task {task.task_id} failed: {error.what}", error.remedy)
 
 
 def _time(value: timedelta | float | None) -> timedelta | None:

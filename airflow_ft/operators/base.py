@@ -20,7 +20,16 @@ from airflow_ft.operators.place import check_place, check_pulls, names_of, own_s
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.pipeline.retries import USUAL, task_retries
-from airflow_ft.pipeline.runs import run_is_idle, run_of, standard_utc, task_of, task_states, test_command, were_skipped
+from airflow_ft.pipeline.runs import (
+    is_process_of,
+    run_is_idle,
+    run_of,
+    standard_utc,
+    task_of,
+    task_states,
+    test_command,
+    were_skipped,
+)
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
 from airflow_ft.pipeline.templates import declared_name
 from airflow_ft.protocol import steps
@@ -225,13 +234,9 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
         raise AirflowSkipException(f"{spec.pipeline}: a dry run delivers nothing")
 
     def _begin_states(self, context: Context) -> dict[str, str]:
-        """Return the states of `recover` and `stage`; {}: no supervisor, as in a unit test that calls `execute`."""
-        try:
-            return task_states(run_of(context), begins) if (begins := self._begins()) else {}
-        except NameError as error:
-            if error.name != "SUPERVISOR_COMMS":  # of `airflow.sdk.execution_time.task_runner`, which a supervisor sets
-                raise
-            return {}
+        """Return the states of `recover` and `stage`; {}: Airflow does not execute the task, as in a unit test."""
+        begins = self._begins()
+        return task_states(run_of(context), begins) if begins and is_process_of(context) else {}
 
     def _begins(self) -> list[str]:
         """Return the tasks `recover` and `stage` of its pipeline that are before it in the DAG."""

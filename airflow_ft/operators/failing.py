@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_ft.pipeline.decision_log import open_configured_store
 from airflow_ft.pipeline.runs import run_of
 from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError, TerminalError
-from airflow_ft.protocol.noting import note_failure
+from airflow_ft.protocol.noting import mark_unstored, note_failure
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -54,12 +54,12 @@ def note_failed_task(
 ) -> None:
     """Store in the decision log why the task failed, so that the page shows it. Raises nothing.
 
-    If that is impossible, mark the error as `unstored`, for the notifier. The first run of a pipeline may fail before
+    If that is impossible, mark the error as unstored, for the notifier. The first run of a pipeline may fail before
     `recover` registers the pipeline, so this registers it too.
     `store`: which decision log; `opened`: the same, if it is open.
     """
     if isinstance(error, StoreUnavailableError):
-        error.unstored = True
+        mark_unstored(error)
         return
     try:
         with nullcontext(opened) if opened is not None else closing(open_configured_store(store)) as found:
@@ -67,6 +67,5 @@ def note_failed_task(
             task_id, try_number = context["ti"].task_id, context["ti"].try_number
             note_failure(found, pipeline, run_of(context), error, task_id=task_id, try_number=try_number)
     except Exception as problem:  # the task's own error counts
-        if isinstance(error, AirflowFtError):
-            error.unstored = True
+        mark_unstored(error)
         log.debug("could not store the failure:", exc_info=problem)

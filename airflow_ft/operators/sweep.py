@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_ft.operators.failing import fail
 from airflow_ft.operators.named import NamedArguments
@@ -26,6 +27,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.failure import listed
 from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.noting import mark_unstored
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.overview import Overview
 from airflow_ft.protocol.sweep import ORPHAN_AGE, Swept, health, recover_all
@@ -89,8 +91,12 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
         try:
             refuse_test_run(context)
             return self._sweep(context)
-        except AirflowFtError as error:
-            fail(self.log, error, context)
+        except (Exception, AirflowTaskTimeout) as error:
+            if not isinstance(error, FoundProblemsError):  # of no pipeline, so only the notifier can report it
+                mark_unstored(error)
+            if isinstance(error, AirflowFtError):
+                fail(self.log, error, context)
+            raise
 
     def _sweep(self, context: Context) -> dict[str, Any]:
         from airflow_ft.wal import owners

@@ -2,13 +2,14 @@
 
 After a decision log was lost, the sinks still remember the old installation and refuse the new one (FOREIGN_OWNER).
 That prevents silent duplicates. Adoption accepts what the sinks hold as delivered and continues with higher numbers.
-It is repeatable: if the process dies between two steps, the pipeline stays HALTED and the next call starts over.
+It is repeatable: if the process dies between two steps, the pipeline stays HALTED and the next call starts over. How
+prepared rows end is written down before the first of them ends, and later calls must agree (`estate.require_choices`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from airflow_ft.protocol.decision_log import QueryLog
@@ -21,8 +22,9 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     require_understood,
 )
+from airflow_ft.protocol.estate import Estate, choice_of, require_choices
 from airflow_ft.protocol.model import Checkpoint, Fence, ParticipantPlan
-from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding, partly_there
+from airflow_ft.protocol.orphans import PreparedEnding
 from airflow_ft.protocol.overview import Noted
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.pipelines import HaltReason, Pipeline, PipelineStatus
@@ -74,19 +76,6 @@ def participants_of(store: QueryLog, pipeline: str) -> Mapping[str, ParticipantP
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Estate:
-    """A sink's memory of the pipeline: its head (None: no memory), and the orphans of former owners."""
-
-    head: SinkHead | None
-    orphans: Sequence[Orphan]
-
-    @property
-    def number(self) -> int:
-        """The highest number that this log must not give out again: delivered, in parts, or given up in the sink."""
-        return max([self.head.number if self.head else 0, *(orphan.number for orphan in self.orphans)])
-
-
 def require_adoptable(row: Pipeline) -> None:
     """StateConflictError unless the pipeline is HALTED for a reason that an adoption ends."""
     if row.status is not PipelineStatus.HALTED:
@@ -121,6 +110,24 @@ def look(store: QueryLog, pipeline: str, participants: ParticipantFactory) -> Ma
     return found
 
 
+def judge(
+    store: QueryLog,
+    row: Pipeline,
+    found: Mapping[str, Estate],
+    ending: PreparedEnding | None = None,
+    accept_partial: bool = False,
+) -> tuple[Mapping[str, int], bool]:
+    """Return the sinks that have forgotten deliveries, each with the last number that it had, and whether numbers of
+    this log keep their places. Only reads; raises what `adopt` raises before it changes anything.
+    """
+    require_adoptable(row)
+    require_choices(store, row.name, found, ending, accept_partial)
+    heads = {name: estate.head for name, estate in found.items()}
+    kept = [c for c in store.open_checkpoints(row.name) if c.state in MAY_BE_VISIBLE]
+    forgotten = _forgotten(row, kept, heads, store.installation)
+    return forgotten, not forgotten and _keeps_its_numbers(store, row, kept, heads)
+
+
 def adopt(
     store: AdminLog,
     pipeline: str,
@@ -140,7 +147,7 @@ def adopt(
     that has forgotten earlier deliveries (an older backup, a lost ledger) remembers them again, without their rows.
 
     Raises:
-        ConfigurationError: a choice is missing; nothing was changed.
+        ConfigurationError: a choice is missing, or differs from that of an earlier adoption; nothing was changed.
         StateConflictError: the pipeline is not HALTED, or its reason needs another remedy, or the former owner is
             still active, or another adoption was faster.
         StoreBehindSinkError: a number keeps its place, but this log is older than a sink; nothing was changed.
@@ -150,33 +157,43 @@ def adopt(
     row = store.pipeline(pipeline)  # read first: another adoption or delivery meanwhile changes it
     require_understood(row)
     found = look(store, pipeline, participants)
-    require_adoptable(row)
-    _require_choices(pipeline, found, ending, accept_partial)
+    forgotten, in_place = judge(store, row, found, ending, accept_partial)
     heads = {name: estate.head for name, estate in found.items()}
-    kept = [c for c in store.open_checkpoints(row.name) if c.state in MAY_BE_VISIBLE]
-    forgotten = _forgotten(row, kept, heads, store.installation)
     if forgotten:
-        epoch = _remind(store, pipeline, participants, who, plans, forgotten)
+        epoch = _remind(store, row, participants, who, plans, forgotten)
         behind = [name for name, number in forgotten.items() if (h := heads[name]) is None or h.number < number]
         return Adoption(heads, epoch, tuple(behind))
-    in_place = _keeps_its_numbers(store, row, kept, heads)
     if in_place:
         text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.orphans)
         who = f"{who}, who has let a former owner's marks give way ({text or 'none were left'})"
     newest = max((head.epoch for head in heads.values() if head), default=0)
     numbers = None if in_place else {name: estate.number for name, estate in found.items()}
-    epoch = store.adopt(pipeline, newest, numbers, who, expected=row.epoch)
+    epoch = store.adopt(pipeline, newest, numbers, who, expected=row.epoch, choice=choice_of(found, ending))
     fence = Fence(pipeline, store.installation, epoch, 0)
-    for name, plan in plans.items():
-        if heads[name] is None:  # a sink that remembers nothing begins like a new one
-            continue
-        with closing(participants(plan)) as sink:
-            sink.end_orphans(fence, ending, make_way=in_place)
-            if not in_place:
-                sink.adopt(fence, found[name].number)
-    _give_up_rollbacks(store, pipeline, participants, epoch, who)
-    store.resume(pipeline, who)
+    with _overtaken(pipeline):
+        for name, plan in plans.items():
+            if heads[name] is None:  # a sink that remembers nothing begins like a new one
+                continue
+            with closing(participants(plan)) as sink:
+                sink.end_orphans(fence, ending, make_way=in_place)
+                if not in_place:
+                    sink.adopt(fence, found[name].number)
+        _give_up_rollbacks(store, pipeline, participants, epoch, who)
+    store.resume(pipeline, who, epoch=epoch)  # a newer adoption may be done, and the pipeline HALTED once more
     return Adoption(heads, epoch)
+
+
+@contextmanager
+def _overtaken(pipeline: str) -> Iterator[None]:
+    """Say in a FencedError what a person does: the remedies of sinks are for tasks."""
+    try:
+        yield
+    except FencedError as error:
+        error.remedy = (
+            f"Another adoption, or a run after it, is newer. Look at `airflow ft pipelines`. If {pipeline} is HALTED,"
+            f" run `airflow ft adopt {pipeline}` again. Otherwise do nothing."
+        )
+        raise
 
 
 def _give_up_rollbacks(store: AdminLog, pipeline: str, participants: ParticipantFactory, epoch: int, who: str) -> None:
@@ -198,76 +215,6 @@ def _give_up_rollbacks(store: AdminLog, pipeline: str, participants: Participant
             if head is None:
                 why = f"{who} adopted the pipeline, which the sink does not remember"
                 store.record_rollback(pipeline, epoch, checkpoint.number, participant.name, why)
-
-
-def _require_choices(
-    pipeline: str, found: Mapping[str, Estate], ending: PreparedEnding | None, accept_partial: bool
-) -> None:
-    for name, estate in found.items():
-        prepared = sorted({r.number for r in estate.orphans if r.kind is OrphanKind.PREPARED})
-        dropped = any(r.kind is OrphanKind.PREPARED and not r.commit for r in estate.orphans)
-        if prepared and ending is None:
-            raise ConfigurationError(
-                f"a lost decision log left prepared rows in this sink{_of(prepared)}. They hold locks.",
-                code="prepared_rows_left",
-                remedy="If a sink shows that checkpoint or a part of it, it was decided: give --prepared commit to make"
-                " the rows visible. If no sink shows any of it, give --prepared rollback to drop them.",
-                pipeline=pipeline,
-                participant=name,
-                numbers=prepared,
-            )
-        if dropped and ending is PreparedEnding.COMMIT and not accept_partial:
-            raise ConfigurationError(
-                f"prepared rows in this sink can only be dropped{_of(prepared)}. Only the lost decision log knew the"
-                " names that a commit needs.",
-                code="rows_incomplete",
-                remedy="Bring the lost log back. Or add --accept-partial: other sinks then show that checkpoint, and"
-                " this one never will.",
-                pipeline=pipeline,
-                participant=name,
-                numbers=prepared,
-            )
-        partial = partly_there(estate.orphans, ending)
-        if partial and not accept_partial:
-            raise ConfigurationError(
-                f"only a part of the rows is visible in this sink{_of(partial)}, and this decision log cannot deliver"
-                " the rest.",
-                code="rows_incomplete",
-                remedy="Bring the lost log back: it delivers the rest. Or delete those rows by hand, or add the missing"
-                " ones from the old write-ahead log (copy it before a run sweeps it). Then add --accept-partial: the"
-                " checkpoint stays as it is.",
-                pipeline=pipeline,
-                participant=name,
-                numbers=partial,
-            )
-    for name, estate in found.items():
-        numbers = {r.number for r in estate.orphans if r.kind is OrphanKind.PREPARED and r.number}
-        unknown = sorted(number for number in numbers if not _was_decided(found, number))
-        if unknown and ending is PreparedEnding.COMMIT and not accept_partial:
-            raise ConfigurationError(
-                f"no sink shows that the prepared rows were decided{_of(unknown)}. The process that prepared them may"
-                " have died before it had prepared all.",
-                code="decision_unknown",
-                remedy="Give --prepared rollback to drop the prepared rows. If you know that they were decided, or have"
-                " counted them, add --accept-partial: the prepared rows then become visible.",
-                pipeline=pipeline,
-                participant=name,
-                numbers=unknown,
-            )
-
-
-def _was_decided(found: Mapping[str, Estate], number: int) -> bool:
-    """Return whether a sink shows it, or a part of it: then all votes were there, and all of it was prepared."""
-    return any(
-        (estate.head is not None and estate.head.number >= number)
-        or any(r.number == number and r.kind is OrphanKind.COMMITTED for r in estate.orphans)
-        for estate in found.values()
-    )
-
-
-def _of(numbers: Sequence[int]) -> str:
-    known = [str(number) for number in numbers if number]
-    return f" (checkpoint {', '.join(known)} of the lost log)" if known else ""
 
 
 def _forgotten(
@@ -298,7 +245,7 @@ def _forgotten(
 
 def _remind(
     store: AdminLog,
-    pipeline: str,
+    row: Pipeline,
     participants: ParticipantFactory,
     who: str,
     plans: Mapping[str, ParticipantPlan],
@@ -308,17 +255,17 @@ def _remind(
 
     Repeatable after a death: a sink that is still behind halts the next run.
     """
-    store.resume(pipeline, who, HaltReason.STORE_BEHIND_SINK)
-    epoch = store.pipeline(pipeline).epoch
+    store.resume(row.name, who, HaltReason.STORE_BEHIND_SINK, epoch=row.epoch)
+    epoch = row.epoch + 1  # for this reason `resume` raises it by one
     for name, number in forgotten.items():
-        with closing(participants(plans[name])) as sink:
+        with closing(participants(plans[name])) as sink, _overtaken(row.name):
             if not isinstance(sink, Expiring):  # `--redeliver` seeds those
-                sink.adopt(Fence(pipeline, store.installation, epoch, 0), number)
+                sink.adopt(Fence(row.name, store.installation, epoch, 0), number)
     return epoch
 
 
 def _keeps_its_numbers(
-    store: AdminLog, row: Pipeline, kept: Sequence[Checkpoint], heads: Mapping[str, SinkHead | None]
+    store: QueryLog, row: Pipeline, kept: Sequence[Checkpoint], heads: Mapping[str, SinkHead | None]
 ) -> bool:
     """Return whether a number of this log may be visible already, so that it must be delivered under that number (I3).
 

@@ -277,7 +277,7 @@ class AdminLog(DeliveryLog, Protocol):
     def release(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
         """QUARANTINED -> where it came from: COMMITTING when it was decided, else PREPARED. Repeated: no effect."""
 
-    def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
+    def resume(self, pipeline: str, who: str, reason: HaltReason | None = None, *, epoch: int | None = None) -> None:
         """Record that a person settled the reason of the halt.
 
         A RENAMED pipeline takes its name back: the same write fences the pipeline that continued it and makes that one
@@ -287,11 +287,20 @@ class AdminLog(DeliveryLog, Protocol):
         halt the pipeline again, as many times as the lost log had drawn attempts.
 
         Raises:
-            StateConflictError: it is HALTED for another reason than `reason` by now; or the pipeline that continues a
-                RENAMED one has published checkpoints, so both would deliver the same rows.
+            StateConflictError: it is HALTED for another reason than `reason` by now, or has another epoch than `epoch`.
+                Or the pipeline that continues a RENAMED one has published checkpoints: the same rows would come twice.
         """
 
-    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int] | None, who: str, *, expected: int) -> int:
+    def adopt(
+        self,
+        pipeline: str,
+        epoch: int,
+        delivered: Mapping[str, int] | None,
+        who: str,
+        *,
+        expected: int,
+        choice: Mapping[str, Any] | None = None,
+    ) -> int:
         """Continue above the sinks of a lost decision log; `delivered` is the last number by participant. Returns a
         new epoch.
 
@@ -300,5 +309,6 @@ class AdminLog(DeliveryLog, Protocol):
         next number above every delivered one. Leases are dropped, planned numbers become ABORTED (SUPERSEDED,
         carried), and `last_delivered` returns the sinks' numbers. The pipeline stays HALTED until `resume`.
 
-        `delivered` None: numbers keep their places, also PREPARED and COMMITTING ones; only the epoch grows.
+        `delivered` None: numbers keep their places, also PREPARED and COMMITTING ones; only the epoch grows. `choice`:
+        how prepared rows of a former owner end, kept in the event for later adoptions.
         """

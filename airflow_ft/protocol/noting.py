@@ -50,19 +50,23 @@ def failure_of(error: BaseException, pipeline: str = "", *, task_id: str = "", t
 def note_failure(
     store: RunLog, pipeline: str, run: RunKey, error: BaseException, *, task_id: str = "", try_number: int = 0
 ) -> None:
-    """Store why the run failed (`RunLog.record_failure`), or mark the error as `unstored`."""
+    """Store why the run failed (`RunLog.record_failure`), or mark the error as unstored."""
     if isinstance(error, _PASSED_OVER):
         if isinstance(error, StoreUnavailableError):
-            error.unstored = True
+            mark_unstored(error)
         return
     try:
         failure = failure_of(error, pipeline, task_id=task_id, try_number=try_number)
         store.record_failure(pipeline, run, failure, follows=isinstance(error, NotDeliveredError))
     except Exception as problem:
-        if isinstance(error, AirflowFtError):
-            error.unstored = True
+        mark_unstored(error)
         log.warning("the page does not show this failure, since it could not be stored: %s", type(problem).__name__)
         log.debug("how that came about:", exc_info=problem)
+
+
+def mark_unstored(error: BaseException) -> None:
+    """Mark an error as `AirflowFtError.unstored`, also one of another package."""
+    error.unstored = True  # type: ignore[attr-defined]
 
 
 def note_problem(

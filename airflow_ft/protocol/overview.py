@@ -285,3 +285,4 @@ class Noted(StrEnum):
     SAVEPOINT = "SAVEPOINT"
     RESTORED = "RESTORED"
     HALTED = "HALTED"
+    ADOPTED = "ADOPTED"

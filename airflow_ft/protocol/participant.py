@@ -90,8 +90,7 @@ class Participant(Protocol):
 
         Raises:
             StateConflictError: something is prepared, and `ending` is None.
-            FencedError: another adoption took a newer epoch. It ends what is left. This one may have ended some
-                before: run `airflow ft adopt` again if the pipeline is HALTED, and compare with `airflow ft verify`.
+            FencedError: another adoption took a newer epoch. It ends what is left in the same way.
             ForeignOwnerError: with `make_way`, the sink belongs to another installation by now.
         """
 

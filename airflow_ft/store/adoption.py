@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from airflow_ft.protocol.model import AfterAbort, CheckpointState
 from airflow_ft.protocol.pipelines import PipelineStatus
@@ -22,7 +23,16 @@ class AdoptionOperations:
 
     _database: Database
 
-    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int] | None, who: str, *, expected: int) -> int:
+    def adopt(
+        self,
+        pipeline: str,
+        epoch: int,
+        delivered: Mapping[str, int] | None,
+        who: str,
+        *,
+        expected: int,
+        choice: Mapping[str, Any] | None = None,
+    ) -> int:
         """See `AdminLog.adopt`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_understood()
@@ -73,6 +83,6 @@ class AdoptionOperations:
                 clean_text(
                     f"its sinks were adopted by {who} ({delivered_text or 'each number keeps its place'}); epoch {mine}"
                 ),
-                detail={"delivered": dict(delivered), "epoch": mine},
+                detail={"delivered": dict(delivered), "epoch": mine} | ({"choice": choice} if choice else {}),
             )
             return mine

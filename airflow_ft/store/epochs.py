@@ -227,7 +227,7 @@ class EpochOperations:
                 detail["found"] = list(found)
             write.event(EventKind.HALTED, halt.text, detail=detail)
 
-    def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
+    def resume(self, pipeline: str, who: str, reason: HaltReason | None = None, *, epoch: int | None = None) -> None:
         """See `AdminLog.resume`; no effect on an ACTIVE pipeline."""
         with self._database.write() as tx:
             names = _going_on_as(tx, pipeline)
@@ -235,6 +235,15 @@ class EpochOperations:
             write = rows[pipeline]
             for each in rows.values():
                 each.require_understood()
+            if epoch is not None and (current := write.row["epoch"]) != epoch:
+                raise write.conflict(
+                    0,
+                    f"the pipeline has epoch {current}, not {epoch}: another process worked on it.",
+                    code="epoch_taken",
+                    remedy="Look at `airflow ft pipelines`. If the pipeline is HALTED, do what its message says.",
+                    epoch=epoch,
+                    current=current,
+                )
             if write.row["status"] != PipelineStatus.ACTIVE.value:
                 found = write.row["halt_reason"] or write.row["status"]
                 if reason is not None and found != reason.value:

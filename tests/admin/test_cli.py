@@ -26,7 +26,7 @@ from sqlalchemy.exc import OperationalError
 
 from airflow_ft.admin import dag_runs, documentation
 from airflow_ft.admin.cli import get_ft_cli_commands
-from airflow_ft.admin.commands import common, looking
+from airflow_ft.admin.commands import common, looking, settling
 from airflow_ft.admin.commands.looking import describe
 from airflow_ft.pipeline.actions import pipelines
 from airflow_ft.protocol import steps
@@ -594,6 +594,16 @@ def test_adopt_warns_of_nothing_that_it_refuses(world: World, ft: Any, capsys: p
     with raises(SystemExit, "action_refused", status="ACTIVE"):
         ft("adopt", PIPELINE, "--yes")
     assert capsys.readouterr().out == ""
+
+
+def test_adopt_refuses_an_older_log_before_it_asks(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.prepared()
+    for system in world.systems.values():
+        system.rank, system.owner = (99, 0), world.store.installation
+    world.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "a test")
+    monkeypatch.setattr(settling, "sure", lambda *_: pytest.fail("it asked"))
+    with raises(SystemExit, "store_behind_sink"):
+        ft("adopt", PIPELINE)
 
 
 def test_a_number_without_a_checkpoint_has_no_events(world: World, ft: Any) -> None:

@@ -317,7 +317,6 @@ def test_blocking_branches_are_named_at_once_and_ended_by_adopt(world: LosingWor
 def test_of_two_adoptions_at_the_same_moment_one_is_refused(
     world: LosingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would end branches of one checkpoint differently."""
     prepare_and_lose(world)
     as_adopted_before(world)
     with raises(ForeignOwnerError, "prepared_foreign"):
@@ -331,9 +330,27 @@ def test_of_two_adoptions_at_the_same_moment_one_is_refused(
 
     monkeypatch.setattr(ServerParticipant, "end_orphans", late)
     with raises(FencedError, "fenced"):
-        world.adopt(COMMIT, accept_partial=True)
+        world.adopt(ROLLBACK)
     world.deliver()
     assert world.ids() == sorted([*expected([1]), *expected([1])])
+
+
+@pytest.mark.parametrize("ended", range(3))
+def test_two_adoptions_end_all_branches_alike(world: LosingWorld, monkeypatch: pytest.MonkeyPatch, ended: int) -> None:
+    """The second one comes when the first one has ended some."""
+    prepare_and_lose(world)
+    end, calls = orphans.end_branch, [0]
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        if calls[0] == ended:
+            with raises(ConfigurationError, "ending_differs", ending="commit"):
+                world.adopt(ROLLBACK, accept_partial=True)
+        calls[0] += 1
+        return end(*args, **kwargs)
+
+    monkeypatch.setattr(orphans, "end_branch", interrupted)
+    world.adopt(COMMIT, accept_partial=True)
+    assert (calls[0], world.ids()) == (3, expected([1, 2]))
 
 
 def test_what_two_logs_have_delivered_is_not_adopted_over(world: LosingWorld) -> None:

@@ -68,6 +68,15 @@ def commit(world: MySqlWorld, plan: Any, notes: Any, attempt: int, voted: int = 
     return world.participant(plan).commit(plan, world.fence(epoch, attempt), vote_for(notes, voted))
 
 
+def leave_marker(world: MySqlWorld, number: int, kind: str, branch: str = "") -> None:
+    """A former owner has marked a number, or a branch of it."""
+    columns = "epoch, attempt, digest, counts, detail, at"
+    world.sql(
+        f"INSERT INTO airflow_ft_ledger SELECT pipeline, participant, {number}, branch, 'former owner', '{kind}',"
+        f" {columns} FROM airflow_ft_ledger WHERE branch = '{branch}'"
+    )
+
+
 def test_prepared_rows_are_durable_but_invisible_until_committed(world: MySqlWorld) -> None:
     plan = world.plan(orders=orders(1, 10))
     participant = world.participant(plan)
@@ -266,11 +275,7 @@ def test_an_abort_meets_a_branch_that_is_committed_meanwhile(
 
 def test_an_abort_meets_the_marker_of_another_installation(world: MySqlWorld) -> None:
     world.deliver(world.plan(orders=orders(1, 10)))
-    columns = "epoch, attempt, digest, counts, detail, at"
-    world.sql(
-        f"INSERT INTO airflow_ft_ledger SELECT pipeline, participant, 2, branch, 'former owner', kind, {columns}"
-        " FROM airflow_ft_ledger WHERE branch = '0001'"
-    )
+    leave_marker(world, 2, "committed", "0001")
     plan = world.plan(orders=orders(11, 10))
     with raises(ForeignOwnerError, "foreign_owner", installation="former owner"):
         world.participant(plan).abort(plan, world.fence(1, 2), {"reason": "USER"})
@@ -457,11 +462,7 @@ def test_a_forgotten_numbers_branches_do_not_block_its_rows(any_mysql_database: 
 
 def test_a_former_owners_marks_go_while_own_rows_are_prepared(world: MySqlWorld) -> None:
     world.deliver(world.plan(orders=orders(1, 10)))
-    columns = "epoch, attempt, digest, counts, detail, at"
-    world.sql(
-        f"INSERT INTO airflow_ft_ledger SELECT pipeline, participant, 3, branch, 'former owner', 'aborted', {columns}"
-        " FROM airflow_ft_ledger WHERE branch = ''"
-    )
+    leave_marker(world, 3, "aborted")
     plan = world.plan(orders=orders(11, 10))
     notes = world.participant(plan).prepare(plan, world.fence(1, 2))
     world.participant(plan).end_orphans(world.fence(2, 0), None, make_way=True)
@@ -475,10 +476,7 @@ def test_a_late_adoption_leaves_branches_to_its_successor(world: MySqlWorld, own
     """Two persons adopt at the same moment, or a second decision log takes the sink over meanwhile."""
     world.installation = "former owner"
     world.deliver(world.plan(orders=orders(1, 10)))
-    world.sql(
-        "INSERT INTO airflow_ft_ledger SELECT pipeline, participant, 9, branch, 'former owner', 'aborted', epoch,"
-        " attempt, digest, counts, detail, at FROM airflow_ft_ledger WHERE branch = ''"
-    )
+    leave_marker(world, 9, "aborted")
     plan = world.plan(orders=orders(11, 10))
     world.participant(plan).prepare(plan, world.fence(1, 2))
     world.installation = INSTALLATION

@@ -24,6 +24,7 @@ from airflow_ft.notifications.problem import ProblemNotifier
 from airflow_ft.operators.failing import note_failed_task
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stream_group import _raise_failures
+from airflow_ft.operators.sweep import RecoverAllOperator
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -37,7 +38,7 @@ from airflow_ft.protocol.problems import Problem
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from tests.operators.declared import spec
-from tests.operators.test_base import airflow_context
+from tests.operators.test_base import airflow_context, in_process_of
 from tests.raising import raises
 from tests.store.scene import RUN, Scene
 
@@ -176,6 +177,37 @@ def test_a_failure_is_marked_where_it_cannot_be_stored(store: DecisionLog) -> No
         notifier = ProblemNotifier(receive, pipelines=names, conditions=["FAILED"])
         texts = [each for each in received(notifier, exception=failed, task=group) if "2 of the group" in each]
         assert len(texts) == count
+
+
+def test_a_foreign_error_that_the_log_missed_is_reported(store: DecisionLog) -> None:
+    error = KeyError("a secret")
+    task = SimpleNamespace(pipeline="well", task_id="well.stage")
+    assert not received(ProblemNotifier(receive), exception=error, task=task)
+    note_failed_task(log, {}, error, "well", "postgresql://ada@127.0.0.1:1/db?connect_timeout=2")  # type: ignore[arg-type]
+    [text] = received(ProblemNotifier(receive), exception=error, task=task)
+    assert text.startswith("pipeline well is FAILED: the task well.stage failed with a KeyError.\nFix: ")
+    assert "secret" not in text
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(StoreUnavailableError("it does not answer."), AirflowException), (KeyError("a secret"), KeyError)],
+)
+def test_a_recovery_that_fails_itself_is_reported(
+    store: DecisionLog, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception]
+) -> None:
+    """It has no pipeline under which the decision log could keep that."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr("airflow_ft.operators.sweep.recover_all", fail)
+    task = RecoverAllOperator(task_id="recover_all")
+    with pytest.raises(kind) as failed:
+        RecoverAllOperator.execute.__wrapped__(task, {})  # type: ignore[attr-defined]
+    *others, text = received(ProblemNotifier(receive), exception=failed.value, task=task)
+    assert len(others) == 3 and "secret" not in text
+    assert ("does not answer" if isinstance(error, StoreUnavailableError) else "recover_all failed") in text
 
 
 def test_a_task_marks_its_failure_if_the_log_is_away() -> None:
@@ -343,8 +375,7 @@ def test_airflow_is_asked_only_where_it_answers(store: DecisionLog, monkeypatch:
             "pipeline well is FAILED"
         )
         assert not asked
-    for name, value in (("DAG_ID", ti.dag_id), ("DAG_RUN_ID", ti.run_id), ("TASK_ID", ti.task_id)):
-        monkeypatch.setenv(f"AIRFLOW_CTX_{name}", value)
+    in_process_of({"ti": ti}, monkeypatch)
     received(ProblemNotifier(receive), ti=ti)
     assert {*asked} == {"GetDRCount", "GetDag"}
 

@@ -65,6 +65,13 @@ def airflow_context() -> Any:
     return {"ti": ti, "data_interval_end": None, "outlet_events": Events()}
 
 
+def in_process_of(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set what Airflow sets before it executes a task."""
+    ti = context["ti"]
+    for name, value in (("DAG_ID", ti.dag_id), ("DAG_RUN_ID", ti.run_id), ("TASK_ID", ti.task_id)):
+        monkeypatch.setenv(f"AIRFLOW_CTX_{name}", value)
+
+
 def bound(operator: CheckpointOperator, run: Context) -> CheckpointOperator:
     """The operator, working on a run of the model world."""
 

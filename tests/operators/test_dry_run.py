@@ -21,7 +21,7 @@ from airflow_ft.pipeline.run import PlainRun
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError, JobError
 from tests.operators.declared import spec
-from tests.operators.test_base import airflow_context
+from tests.operators.test_base import airflow_context, in_process_of
 from tests.raising import raises
 
 pytestmark = pytest.mark.airflow
@@ -93,6 +93,7 @@ def test_a_failed_dry_run_does_not_end_as_a_green_run(mapped: bool, monkeypatch:
         ft.CheckpointedPipeline(spec(dry_run=True), on_failure_callback=called.append)
     context = airflow_context()
     context["ti"].map_index = 2 if mapped else -1
+    in_process_of(context, monkeypatch)
     for recover, stage, tasks, what in (
         ("success", "failed", ["orders.stage"], "failed in orders.stage"),
         ("failed", "upstream_failed", ["orders.recover"], "failed in orders.recover"),
@@ -112,7 +113,7 @@ def test_a_failed_dry_run_does_not_end_as_a_green_run(mapped: bool, monkeypatch:
         ConfirmOperator.execute.__wrapped__(dag.get_task("orders.confirmed"), context)  # type: ignore[attr-defined]
 
 
-def test_a_unit_test_without_a_supervisor_skips_the_last_task() -> None:
+def test_a_unit_test_of_the_last_task_skips_it() -> None:
     with DAG("d", schedule=None) as dag:
         ft.CheckpointedPipeline(spec(dry_run=True))
     with pytest.raises(AirflowSkipException):
@@ -124,6 +125,7 @@ def test_a_last_task_does_not_guess_how_the_dry_run_went(monkeypatch: pytest.Mon
         raise OSError("connection refused")
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(away))
+    in_process_of(airflow_context(), monkeypatch)
     with DAG("d", schedule=None) as dag:
         ft.CheckpointedPipeline(spec(dry_run=True))
     with raises(AirflowException, "airflow_unreachable"):

@@ -242,8 +242,10 @@ class ModelStore(ModelStreams):
             self._set(status=PipelineStatus.HALTED, halt=Halt(reason.value, code, message, remedy))
         self.version += 1
 
-    def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
+    def resume(self, pipeline: str, who: str, reason: HaltReason | None = None, *, epoch: int | None = None) -> None:
         known = self._known(pipeline)
+        if epoch is not None and known.epoch != epoch:
+            raise StateConflictError("it has another epoch by now.")
         if known.status is PipelineStatus.HALTED:
             if reason is not None and known.halt_reason is not reason:
                 raise StateConflictError("it is HALTED for another reason by now.")

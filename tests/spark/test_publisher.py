@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from airflow_ft.protocol.model import CheckpointState, RunKey, Segment, SparkPos
 from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.reasons import AbortReason
+from airflow_ft.spark.driver import publisher as publishing
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.store import open_store
@@ -34,6 +36,26 @@ from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
 
 RUN = RunKey("d", "r")
+
+
+class Rounds:
+    """The publisher's thread reads the clock each time it looks what to do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._looked = threading.Semaphore(0)
+        monkeypatch.setattr(publishing, "time", SimpleNamespace(monotonic=self._monotonic, sleep=time.sleep))
+
+    def _monotonic(self) -> float:
+        if threading.current_thread().name == "publisher":
+            self._looked.release()
+        return time.monotonic()
+
+    def await_some(self) -> None:
+        """Return when it has looked a few times from now on. It looks no more after a publication."""
+        while self._looked.acquire(blocking=False):
+            pass
+        for _ in range(3):
+            assert self._looked.acquire(timeout=10)
 
 
 class World:
@@ -94,6 +116,11 @@ class World:
 
 
 @pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
+    return Rounds(monkeypatch)
+
+
+@pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
@@ -112,11 +139,11 @@ def _sealing(number: int) -> Callable[[], Segment]:
     return lambda: _segment(number)
 
 
-def test_nothing_is_published_before_spark_has_committed(world: World) -> None:
+def test_nothing_is_published_before_spark_has_committed(world: World, rounds: Rounds) -> None:
     publisher = world.publisher()
     assert publisher.begin(0) == 1
     publisher.written(_sealing(1), {"k": 1})
-    time.sleep(0.1)  # time in which a wrong implementation would publish
+    rounds.await_some()
     assert world.states() == {1: CheckpointState.TRIGGERED} and world.durable == 0
     world.commits.add(0)
     publisher.settle()
@@ -172,7 +199,7 @@ def test_a_fenced_publication_ends_the_attempt(world: World) -> None:
         publisher.begin(1)
 
 
-def test_a_segment_is_sealed_while_spark_commits(world: World) -> None:
+def test_a_segment_is_sealed_while_spark_commits(world: World, rounds: Rounds) -> None:
     publisher, sealing, sealed = world.publisher(), threading.Event(), threading.Event()
 
     def seal() -> Segment:
@@ -184,7 +211,7 @@ def test_a_segment_is_sealed_while_spark_commits(world: World) -> None:
     publisher.written(seal, {})
     assert sealing.wait(30)
     world.commits.add(0)
-    time.sleep(0.1)  # time in which a wrong implementation would publish
+    rounds.await_some()
     assert world.states() == {1: CheckpointState.TRIGGERED} and world.durable == 0
     sealed.set()
     publisher.settle()
@@ -264,24 +291,26 @@ def test_a_batch_is_not_published_if_a_source_has_lost_records(world: World, sea
     assert world.store.pipeline("p").last_published == 0
 
 
-def test_sources_are_checked_while_spark_commits(world: World) -> None:
+def test_sources_are_checked_while_spark_commits(world: World, rounds: Rounds) -> None:
     """Not before the rows are written: until then they are being read. A batch is not published without the check."""
     checked, may_end = threading.Event(), threading.Event()
 
     def check() -> None:
         checked.set()
         require(may_end.wait(10))
+        before.update(world.states())
 
+    before: dict[int, CheckpointState] = {}
     publisher = world.publisher(check=check)
     publisher.begin(0)
-    assert not checked.wait(0.1), "its rows are still being read"
+    rounds.await_some()
+    assert not checked.is_set(), "its rows are still being read"
     publisher.written(_sealing(1), {})
     assert checked.wait(10), "before Spark has committed"
     world.commits.add(0)
-    time.sleep(0.1)  # time in which a wrong implementation would publish
-    assert world.states() == {1: CheckpointState.TRIGGERED}
     may_end.set()
     publisher.settle()
+    assert before == {1: CheckpointState.TRIGGERED}
     assert world.states() == {1: CheckpointState.STAGED}
     publisher.close()
 
@@ -321,10 +350,10 @@ def _syncing_late(world: World) -> tuple[Publisher, threading.Event]:
     return publisher, may_end
 
 
-def test_a_batch_is_not_published_before_its_logs_are_durable(world: World) -> None:
+def test_a_batch_is_not_published_before_its_logs_are_durable(world: World, rounds: Rounds) -> None:
     """Spark logs a batch before it is computed. That part is made durable meanwhile, and may take longer."""
     publisher, may_end = _syncing_late(world)
-    time.sleep(0.1)  # time in which a wrong implementation would publish
+    rounds.await_some()
     assert world.states() == {1: CheckpointState.TRIGGERED} and world.durable == 0
     may_end.set()
     publisher.settle()
@@ -332,12 +361,12 @@ def test_a_batch_is_not_published_before_its_logs_are_durable(world: World) -> N
     publisher.close()
 
 
-def test_a_committed_batch_is_published_when_its_sync_is_late(world: World) -> None:
+def test_a_committed_batch_is_published_when_its_sync_is_late(world: World, rounds: Rounds) -> None:
     """The query fails, and is closed, while the sync ahead of a batch that Spark has committed is under way."""
     publisher, may_end = _syncing_late(world)
     closing = threading.Thread(target=publisher.close, args=(StageError("the next batch failed."),))
     closing.start()
-    closing.join(0.1)  # time in which a wrong implementation would abort it
+    rounds.await_some()
     may_end.set()
     closing.join(10)
     assert world.states() == {1: CheckpointState.STAGED}

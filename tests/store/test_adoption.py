@@ -4,6 +4,7 @@ import pytest
 
 from airflow_ft.protocol.errors import FencedError, StateConflictError
 from airflow_ft.protocol.model import AfterAbort, CheckpointState
+from airflow_ft.protocol.overview import Noted
 from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.reasons import AbortReason
 from tests.raising import raises
@@ -35,6 +36,18 @@ class TestAdoption:
         with pytest.raises(FencedError):
             scene.store.hold_lease(PIPELINE, 1, a_lease())
         assert "adopted by someone" in scene.event_texts()[-1]
+
+    def test_a_choice_is_kept_for_later_adoptions(self, scene: Scene) -> None:
+        scene.stage()
+        scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")
+        assert scene.store.noted(PIPELINE, Noted.ADOPTED) is None
+        choice = {"ending": "commit", "prepared": [["db", "former", 17]]}
+        epoch = scene.store.adopt(PIPELINE, 41, {"db": 17}, "ada", expected=1, choice=choice)
+        found = scene.store.noted(PIPELINE, Noted.ADOPTED)
+        assert found is not None and found.detail["choice"] == choice
+        scene.store.adopt(PIPELINE, 41, {"db": 17}, "bob", expected=epoch)
+        found = scene.store.noted(PIPELINE, Noted.ADOPTED)
+        assert found is not None and "choice" not in found.detail
 
     def test_only_what_is_halted_is_adopted(self, scene: Scene) -> None:
         scene.stage()

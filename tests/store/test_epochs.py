@@ -347,6 +347,17 @@ class TestHalts:
         scene.store.resume(PIPELINE, "ada", HaltReason.STORE_BEHIND_SINK)
         assert scene.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
 
+    def test_resuming_with_an_outdated_epoch_is_refused(self, scene: Scene) -> None:
+        """Another person was faster, a run took an epoch, and it was halted for the same reason."""
+        epoch = scene.store.pipeline(PIPELINE).epoch
+        scene.stage()
+        scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")
+        with raises(StateConflictError, "epoch_taken", epoch=epoch, current=epoch + 1):
+            scene.store.resume(PIPELINE, "ada", epoch=epoch)
+        assert scene.store.pipeline(PIPELINE).status is PipelineStatus.HALTED
+        scene.store.resume(PIPELINE, "ada", epoch=epoch + 1)
+        assert scene.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
+
     def test_resuming_an_active_pipeline_does_nothing(self, scene: Scene) -> None:
         scene.store.resume(PIPELINE, "ada")
         assert scene.kinds() == ["REGISTERED"]

@@ -8,7 +8,7 @@ from datetime import timedelta
 from airflow_ft.admin.commands.common import actor, command, open_store, participants, person, say, sure
 from airflow_ft.pipeline.actions import pipelines
 from airflow_ft.protocol.adoption import adopt as adopt_pipeline
-from airflow_ft.protocol.adoption import look, require_adoptable
+from airflow_ft.protocol.adoption import judge, look, require_adoptable
 from airflow_ft.protocol.orphans import PreparedEnding
 from airflow_ft.protocol.verify import lost_and_pruned
 
@@ -55,7 +55,9 @@ def adopt(args: Namespace) -> None:
     with open_store(args) as store:
         factory = participants()
         require_adoptable(store.pipeline(args.pipeline))  # before what is printed about a lost log
-        for name, estate in look(store, args.pipeline, factory).items():
+        ending = PreparedEnding(args.prepared) if args.prepared else None
+        found = look(store, args.pipeline, factory)
+        for name, estate in found.items():
             head = estate.head
             say(
                 f"{name}: delivered up to checkpoint {head.number}, owner {head.installation}, epoch {head.epoch}"
@@ -84,12 +86,12 @@ def adopt(args: Namespace) -> None:
             )
         for report in lost_and_pruned(store, args.pipeline, factory):
             say(f"{report.participant}: {report.error} Write these numbers down: `verify` does not name them later.")
+        judge(store, store.pipeline(args.pipeline), found, ending, args.accept_partial)  # what is refused is not asked
         sure(
             args,
             "Is the other decision log, or what a sink has lost, gone for good? The pipeline then continues with the"
             " sinks as they are.",
         )
-        ending = PreparedEnding(args.prepared) if args.prepared else None
         adoption = adopt_pipeline(
             store, args.pipeline, factory, person(), ending=ending, accept_partial=args.accept_partial
         )

@@ -21,7 +21,8 @@ Inquiry goes in this order: what is prepared, then the markers. In the other ord
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -39,6 +40,8 @@ from airflow_ft.sinks.base.prepared import (
     BranchName,
     committed_by_hand,
     counted,
+    marker_taken,
+    require_counts,
     require_vote,
     visible_branches,
     voted,
@@ -152,31 +155,26 @@ class BranchedParticipant(BranchSystem[Db]):
     def _branch(self, plan: Plan, fence: Fence, part: Slice) -> str:
         """Prepare one branch. Return why the server has no place for it; "": it is prepared."""
         with self._branching(fence, part.label) as (db, ledger):
-            self._claim(ledger, plan, fence, part)
+            detail = self._branch_detail(plan, fence, part)
+            # A lock time-out where another attempt or session holds the place.
+            with self._taking(plan, fence, part.label, lambda other: check_owner(other.head(), fence)):
+                ledger.write_marker(plan, fence, Outcome.COMMITTED, part.rows, detail, part.label)
             self._still_mine(ledger, fence)  # I5: after the place is taken, never before
             sent = self._insert(db, plan, list(part.readers(self._opened(plan))), None)
-            expected = {name: rows for name, rows in part.rows.items() if rows}
-            if {name: rows for name, rows in sent.items() if rows} != expected:
-                what = f"the server counted {sent} rows, but the plan has {expected}."
-                remedy = "Report it with the log of this task: manifest and files disagree. Nothing was prepared."
-                raise SinkUnavailableError(
-                    what, code="row_count_mismatch", remedy=remedy, found=dict(sent), expected=expected
-                )
+            require_counts(sent, part.rows)
             return self._prepare_branch(db, plan, fence, part.label)
 
-    def _claim(self, ledger: BranchLedger, plan: Plan, fence: Fence, part: Slice) -> None:
-        """Take the place of the branch's marker. A lock time-out where another attempt or session holds it."""
+    @contextmanager
+    def _taking(self, plan: Plan, fence: Fence, label: str, check: Callable[[BranchLedger], None]) -> Iterator[None]:
+        """Explain that the place of a marker is taken: first by what `check` raises outside the failed transaction."""
         try:
-            detail = self._branch_detail(plan, fence, part)
-            ledger.write_marker(plan, fence, Outcome.COMMITTED, part.rows, detail, part.label)
+            yield
         except Exception as error:
             if not self._is_place_taken(error):
                 raise
-            with self._asking(fence) as (_, other):
-                check_owner(other.head(), fence)
-            what = f"another attempt wrote the marker of branch {part.label} of checkpoint {plan.number} meanwhile."
-            remedy = "Do nothing: the retry reads that marker."
-            raise SinkUnavailableError(what, code="marker_taken", remedy=remedy, branch=part.label) from error
+            with self._asking(fence) as (_, ledger):
+                check(ledger)
+            raise marker_taken(label, plan.number) from error
 
     def _branch_detail(self, plan: Plan, fence: Fence, part: Slice) -> dict[str, Any]:
         return {**self._detail(plan, fence), "of": part.of}
@@ -337,11 +335,16 @@ class BranchedParticipant(BranchSystem[Db]):
         return super()._abort(plan, fence, detail)
 
     def _write_tombstone(self, ledger: TransactionLedger, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> None:
+        """As the base. A place that is taken means what its marker says: the insert may have waited for its commit."""
         places = cast(BranchLedger, ledger)
-        if found := self._visible(places, plan, fence):
-            raise committed_by_hand(self._heuristic_text(places, plan, found), plan.pipeline)
-        for label in ("", *labels(self._width)):
-            places.write_marker(plan, fence, Outcome.ABORTED, {}, detail, label)
+        self._refuse_visible(plan, fence, places)
+        for label in (*labels(self._width), ""):
+            with self._taking(plan, fence, label, partial(self._refuse_visible, plan, fence)):
+                places.write_marker(plan, fence, Outcome.ABORTED, {}, detail, label)
+
+    def _refuse_visible(self, plan: Plan, fence: Fence, ledger: BranchLedger) -> None:
+        if found := self._visible(ledger, plan, fence):
+            raise committed_by_hand(self._heuristic_text(ledger, plan, found), plan.pipeline)
 
     def heuristic(self, plan: Plan) -> str:
         """Return what was committed by hand before the decision."""
@@ -353,9 +356,8 @@ class BranchedParticipant(BranchSystem[Db]):
                 return ""
             ledger = cast(BranchLedger, transaction)
             found = visible_branches(ledger.branch_markers(plan.number), plan.installation)
-            if not found or ledger.marker(plan.number) is not None:
-                return ""
-            return self._heuristic_text(ledger, plan, found)
+            is_open = found and ledger.marker(plan.number) is None
+            return self._heuristic_text(ledger, plan, found) if is_open else ""
 
     # --- prepared branches ---------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ft.protocol.errors import AbortedHeuristicCommitError, TerminalError
+from airflow_ft.protocol.errors import AbortedHeuristicCommitError, SinkUnavailableError, TerminalError
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, OrphanKind
 from airflow_ft.protocol.votes import Outcome, Vote
@@ -67,6 +67,25 @@ def committed_by_hand(description: str, pipeline: str) -> AbortedHeuristicCommit
         f"the checkpoint is ABORTED, and its rows cannot be rolled back: {description}",
         remedy="Delete the visible rows, and run the DELETE statement above in the same transaction. Then run"
         f" `airflow ft resume {pipeline}`: the rows are delivered by a later checkpoint, or computed again.",
+    )
+
+
+def require_counts(sent: Mapping[str, int], planned: Mapping[str, int]) -> None:
+    """SinkUnavailableError unless the server counted the rows of a branch as the plan has them, by sink."""
+    expected = {name: rows for name, rows in planned.items() if rows}
+    if {name: rows for name, rows in sent.items() if rows} != expected:
+        what = f"the server counted {sent} rows, but the plan has {expected}."
+        remedy = "Report it with the log of this task: manifest and files disagree. Nothing was prepared."
+        raise SinkUnavailableError(what, code="row_count_mismatch", remedy=remedy, found=dict(sent), expected=expected)
+
+
+def marker_taken(branch: str, number: int) -> SinkUnavailableError:
+    """Return the error for the place of a branch's marker that another process has taken."""
+    return SinkUnavailableError(
+        f"another process wrote the marker of branch {branch} of checkpoint {number} meanwhile.",
+        code="marker_taken",
+        remedy="Wait for the retry: it reads that marker.",
+        branch=branch,
     )
 
 

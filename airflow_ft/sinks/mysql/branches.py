@@ -23,7 +23,7 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.branch_system import GRAVEST, side_by_side
 from airflow_ft.sinks.base.memory import Marker, check_marker
 from airflow_ft.sinks.base.one_transaction import TransactionLedger
-from airflow_ft.sinks.base.prepared import committed_by_hand, heuristic_text, visible_branches
+from airflow_ft.sinks.base.prepared import committed_by_hand, heuristic_text, marker_taken, visible_branches
 from airflow_ft.sinks.base.slices import Slice, divide, labels
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger, marker_lost, settled
@@ -166,12 +166,7 @@ class BranchedParticipant(ServerParticipant):
                 check_marker(winner, plan, fence.installation)
             if found := self._heuristic_text(ledger, plan):
                 raise committed_by_hand(found, plan.pipeline)
-            raise SinkUnavailableError(
-                f"another process wrote the marker of branch {label} of checkpoint {plan.number} meanwhile.",
-                code="marker_taken",
-                remedy="Wait for the retry: it reads that marker.",
-                branch=label,
-            )
+            raise marker_taken(label, plan.number)
         ledger.write_marker(plan, fence, Outcome.ABORTED, {}, detail)
 
     # --- what was committed by hand -----------------------------------------------------------------------------

@@ -275,6 +275,7 @@ CREATE INDEX event_number ON event (pipeline, number, id);
 CREATE INDEX event_savepoint ON event (pipeline, id) WHERE kind = 'SAVEPOINT';
 CREATE INDEX event_restored ON event (pipeline, id) WHERE kind = 'RESTORED';
 CREATE INDEX event_halted ON event (pipeline, id) WHERE kind = 'HALTED';
+CREATE INDEX event_adopted ON event (pipeline, id) WHERE kind = 'ADOPTED';
 
 -- Requests of people to a stream. outcome: NULL until it is answered. missing: JSON list of the requested parts that were
 -- not done.

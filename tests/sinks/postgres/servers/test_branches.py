@@ -25,6 +25,8 @@ from airflow_ft.sinks.base import slices
 from airflow_ft.sinks.base.prepared import owner_of
 from airflow_ft.sinks.postgres.failures import Unanswered
 from airflow_ft.sinks.postgres.gid import Gid, label_of
+from airflow_ft.sinks.postgres.ledger import Ledger
+from airflow_ft.sinks.postgres.prepared import PreparedParticipant
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from tests.density import stride
@@ -203,6 +205,24 @@ def test_a_branch_committed_by_hand_counts_and_halts_an_abort(world: World) -> N
     assert notes["heuristic"] == ["0001"] and prepared(world) == [(attempt, "0002"), (attempt, "0003")]
     assert "redelivered" not in commit(world, plan, notes, attempt).detail
     assert world.target.ids() == world.ids_of(1) and quick(world).heuristic(plan) == ""
+
+
+def test_an_abort_meets_a_branch_that_is_committed_meanwhile(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was prepared after the abort had listed the branches."""
+    plan = world.plan()
+    prepare(world, plan, world.attempt())
+    monkeypatch.setattr(PreparedParticipant, "_roll_back", lambda *_, **__: None)
+    write = Ledger.write_marker
+
+    def commit_first(self: Ledger, *given: Any) -> None:
+        table_of(world).sql(f"COMMIT PREPARED {table_of(world).prepared(world)[0].sql}")
+        write(self, *given)
+
+    with monkeypatch.context() as patch, raises(AbortedHeuristicCommitError, "heuristic_commit_aborted"):
+        patch.setattr(Ledger, "write_marker", commit_first)
+        abort(world, plan)
+    markers = table_of(world).sql("SELECT branch, kind FROM airflow_ft_ledger")
+    assert markers == [("0001", "committed")], "no tombstone beside visible rows"
 
 
 @pytest.mark.parametrize("ending", PreparedEnding)
