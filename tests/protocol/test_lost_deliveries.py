@@ -12,7 +12,13 @@ import pytest
 
 from airflow_ft.protocol.adoption import adopt
 from airflow_ft.protocol.coordinator import Coordinator
-from airflow_ft.protocol.errors import DeclinedError, SinkUnavailableError, StateConflictError, StoreBehindSinkError
+from airflow_ft.protocol.errors import (
+    DeclinedError,
+    SinkUnavailableError,
+    StateConflictError,
+    StoreBehindSinkError,
+    TokenLostError,
+)
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import AfterAbort, CheckpointingMode, CheckpointState, Fence, Plan, Promise, RunKey
 from airflow_ft.protocol.pipelines import HaltReason
@@ -310,7 +316,7 @@ def test_an_emptied_sink_that_was_adopted_begins_again(world: World, demanded: l
     deliver(world, 1)
     deliver(world, 2)
     world.systems["log"] = System(Promise.REDO, expires=False, token_is_gone=True)
-    with pytest.raises(Exception, match="gone"):
+    with raises(TokenLostError, "token_lost"):
         deliver(world, 3)
     adopt(world.store, PIPELINE, Systems(world.systems), "a test")
     world.systems["log"].token_is_gone = False
