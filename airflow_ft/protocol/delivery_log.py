@@ -74,6 +74,12 @@ class DeliveryLog(EpochLog, Protocol):
     def planned_before(self, pipeline: str, number: int) -> Checkpoint | None:
         """The highest number below `number` with a plan that is neither delivered nor aborted, nor QUARANTINED."""
 
+    def first_unproven(self, pipeline: str, number: int, participant: str) -> Checkpoint | None:
+        """The lowest open planned number up to `number` that the participant was asked for and has no proof of.
+
+        Of decided numbers: the vote of each of their participants is there.
+        """
+
     def begin_attempt(
         self, pipeline: str, epoch: int, number: int, participant: str, *, quarantined: bool = False
     ) -> int:

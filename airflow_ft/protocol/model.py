@@ -104,13 +104,16 @@ class RunKey:
 class Fence:
     """Fencing token: newer (epoch, attempt) pairs shut older ones out of the store and of every sink (I5).
 
-    `attempt` comes from a counter of the pipeline, so within an epoch a later step has a larger one.
+    `attempt` comes from a counter of the pipeline, so within an epoch a later step has a larger one. In a vote,
+    `delivered` is a number that the sink has delivered, by a proof in the decision log. A sink that has delivered less
+    must refuse the vote: it has lost a delivery. 0 demands nothing.
     """
 
     pipeline: str
     installation: str
     epoch: int
     attempt: int
+    delivered: int = 0
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -22,6 +22,7 @@ class Participant(Protocol):
     def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         """Phase 1: raises the head to `fence`, then checks everything that can be known before the commit point.
 
+        Refuses a sink that has delivered less than `fence.delivered` (StoreBehindSinkError, TokenLostError).
         Creates ledger and head when they are lacking and the privileges suffice (else SinkAccessError with the
         DDL). Returns notes (plain JSON without secrets), which are kept with the vote. Raises DeclinedError when
         rows or schema cannot be accepted, and UnfitTargetError when changing the target would be enough. A TWO_PHASE

@@ -5,11 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from airflow_ft.protocol.announced import Announcement
 from airflow_ft.protocol.errors import DeclinedError, SinkUnavailableError, TokenLostError, UnfitTargetError
-from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Fence, Plan, canonical_json
+from airflow_ft.protocol.model import (
+    AfterAbort,
+    Checkpoint,
+    CheckpointState,
+    Fence,
+    ParticipantPlan,
+    Plan,
+    canonical_json,
+)
 from airflow_ft.protocol.participant import Branching, Expiring, Participant
 from airflow_ft.protocol.planning import wants_vote
 from airflow_ft.protocol.reasons import AbortReason
@@ -61,12 +70,13 @@ class Preparing(Settling):
                 log.warning("checkpoint %d: attempt %d of %s no longer holds: preparing it again", number, attempt,
                             participant)  # fmt: skip
         if notes is None:
-            attempt, checkpoint = self._begin(plan, participant)
+            fence, checkpoint = self._begin(plan, participant)
             if checkpoint.state not in (S.STAGED, S.PREPARED):
                 # Decided before the attempt began, so its vote still counts: what it prepared must not be rolled back.
                 return checkpoint
             with self._open(plan, participant) as sink, self._refusable(number):
-                notes = self._vote_of(sink, plan, participant, self._fence(attempt))
+                notes = self._vote_of(sink, plan, participant, fence)
+            attempt = fence.attempt
         for name, note in notes.items():
             if note:
                 text = note if isinstance(note, str) else canonical_json(note)
@@ -89,12 +99,12 @@ class Preparing(Settling):
         with self._open(plan, participant) as sink:
             if not isinstance(sink, Branching) or len(labels := sink.branches(plan)) < 2:
                 return None
-            attempt, checkpoint = self._begin(plan, participant)
+            fence, checkpoint = self._begin(plan, participant)
             if checkpoint.state not in (S.STAGED, S.PREPARED):
                 return None
             with self._refusable(number):
-                notes = sink.announce(plan, self._fence(attempt))
-        return Announcement(number, participant, self.epoch, attempt, labels, notes) if notes else None
+                notes = sink.announce(plan, fence)
+        return Announcement(number, participant, self.epoch, fence.attempt, labels, notes) if notes else None
 
     def load(self, announced: Announcement, branch: str) -> bool:
         """Store one branch of an announced attempt. False: it no longer holds, and another attempt does the work.
@@ -109,12 +119,30 @@ class Preparing(Settling):
             fence = self._fence(announced.attempt)
             return isinstance(sink, Branching) and sink.load(plan, fence, announced.notes, branch)
 
-    def _begin(self, plan: Plan, participant: str) -> tuple[int, Checkpoint]:
-        """Begin an attempt; returns it, and the checkpoint as it was found afterwards."""
-        if (first := plan.participant(participant)).predecessor == 0:  # another pipeline may have begun at once
-            require_own_targets(self._store, self._pipeline, (first,), self._participants)
+    def _begin(self, plan: Plan, participant: str) -> tuple[Fence, Checkpoint]:
+        """Begin an attempt; returns the fence of its vote, and the checkpoint as it was found afterwards."""
+        planned = plan.participant(participant)
+        if planned.predecessor == 0:  # another pipeline may have begun at once
+            require_own_targets(self._store, self._pipeline, (planned,), self._participants)
         attempt = self._store.begin_attempt(self._pipeline, self.epoch, plan.number, participant)
-        return attempt, self._store.checkpoint(self._pipeline, plan.number)
+        checkpoint = self._store.checkpoint(self._pipeline, plan.number)
+        return replace(self._fence(attempt), delivered=self._delivered(planned)), checkpoint
+
+    def _delivered(self, planned: ParticipantPlan) -> int:
+        """Return the highest number up to the plan's predecessor that the participant is proven to have delivered.
+
+        Earlier numbers may be undecided, or decided and not delivered yet. A sink that lacks those has lost nothing.
+        """
+        if planned.predecessor == 0:
+            return 0
+        # Read in this order, a delivery between both reads only lowers the result.
+        decided = min(self._store.last_delivered(self._pipeline, planned.name), planned.predecessor)
+        if decided == 0:
+            return 0
+        waiting = self._store.first_unproven(self._pipeline, decided, planned.name)
+        if waiting is None or waiting.plan is None:
+            return decided
+        return waiting.plan.participant(planned.name).predecessor
 
     @contextmanager
     def _refusable(self, number: int) -> Iterator[None]:

@@ -65,6 +65,12 @@ _AHEAD = (
     " WHERE vote.pipeline = checkpoint.pipeline AND vote.number = checkpoint.number AND vote.participant = ?"
     " AND vote.proof IS NOT NULL)))"
 )
+_FIRST_UNPROVEN = (
+    f"pipeline = ? AND is_open = 1 AND {_THROUGH_AMONG_THE_OPEN} AND plan IS NOT NULL"
+    " AND state IN ('STAGED', 'PREPARED', 'COMMITTING', 'QUARANTINED') AND EXISTS (SELECT 1 FROM vote"
+    " WHERE vote.pipeline = checkpoint.pipeline AND vote.number = checkpoint.number AND vote.participant = ?"
+    " AND vote.proof IS NULL) ORDER BY number LIMIT 1"
+)
 _UNDELIVERED = f"SELECT count(*) AS count FROM checkpoint WHERE pipeline = ? AND is_open = 1 AND {WAITS}"
 OF_RUN = "pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?"
 _LAST_PUBLISHED = (
@@ -194,6 +200,11 @@ class ReadingOperations:
     def planned_before(self, pipeline: str, number: int) -> Checkpoint | None:
         """See `DeliveryLog.planned_before`."""
         found = self._checkpoints(f"{_PLANNED} ORDER BY number DESC LIMIT 1", pipeline, number)
+        return first(found, self._database, pipeline)
+
+    def first_unproven(self, pipeline: str, number: int, participant: str) -> Checkpoint | None:
+        """See `DeliveryLog.first_unproven`."""
+        found = self._checkpoints(_FIRST_UNPROVEN, pipeline, number, participant)
         return first(found, self._database, pipeline)
 
     def undelivered(self, pipeline: str) -> int:

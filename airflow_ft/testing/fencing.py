@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_ft.protocol.errors import FencedError, ForeignOwnerError, HaltError, StateConflictError
+from airflow_ft.protocol.votes import Outcome
 from airflow_ft.testing.world import ROWS, THEIRS
 
 if TYPE_CHECKING:
@@ -65,6 +66,18 @@ class FencingConformance:
         with pytest.raises(HaltError):
             world.commit(plan, world.prepare(plan))
         world.shows(world.ids_of(1))
+
+    def test_a_vote_notices_a_lost_delivery(self, world: World) -> None:
+        """Before another sink shows rows. Numbers without a proof may still be undelivered, and are not demanded."""
+        world.deliver(world.plan())
+        plan = replace_predecessor(world.plan_of(7, world.segment(7, world.table(9 * ROWS))), 6)
+        for proven in (0, 1):
+            world.prepare(plan, delivered=proven)
+        with pytest.raises(HaltError) as caught:
+            world.prepare(plan, delivered=5)
+        assert caught.value.remedy, "it says what to do"
+        world.shows(world.ids_of(1))
+        assert world.abort(plan).outcome is Outcome.ABORTED
 
     # --- another installation takes over --------------------------------------------------------------------------
 

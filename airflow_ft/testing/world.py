@@ -265,10 +265,17 @@ class World:
         self.attempts += 1
         return self.attempts
 
-    def prepare(self, plan: Plan, attempt: int = 0, epoch: int = 1, connection: ConnectionInfo | None = None) -> Vote:
+    def prepare(
+        self,
+        plan: Plan,
+        attempt: int = 0,
+        epoch: int = 1,
+        connection: ConnectionInfo | None = None,
+        delivered: int = 0,
+    ) -> Vote:
         attempt = attempt or self.attempt()
-        notes = self.participant(plan, connection).prepare(plan, self.fence(epoch, attempt, plan.installation))
-        return _vote(plan, attempt, notes)
+        fence = replace(self.fence(epoch, attempt, plan.installation), delivered=delivered)
+        return _vote(plan, attempt, self.participant(plan, connection).prepare(plan, fence))
 
     def commit(self, plan: Plan, vote: Vote | None, attempt: int = 0, epoch: int = 1, **more: Any) -> Proof:
         attempt = attempt or self.attempt()

@@ -99,6 +99,22 @@ def the_predecessor_is_not_compared(change: Change) -> None:
     change(module, "check_settled", lambda *of, exactly, look_again: settled(*of, exactly=False, look_again=look_again))
 
 
+@noticed_by("test_a_vote_notices_a_lost_delivery")
+def a_vote_demands_nothing(change: Change) -> None:
+    settled = module.check_settled
+
+    def lenient(marker: Any, head: Any, plan: Any, participant: Any, fence: Any, **how: Any) -> bool:
+        return settled(marker, head, plan, participant, replace(fence, delivered=0), **how)
+
+    change(module, "check_settled", lenient)
+
+
+@noticed_by("test_a_vote_notices_a_lost_delivery")
+def a_vote_demands_its_predecessor(change: Change) -> None:
+    settled = module.check_settled
+    change(module, "check_settled", lambda *of, exactly, look_again: settled(*of, exactly=True, look_again=look_again))
+
+
 @noticed_by("test_it_remembers_what_was_delivered_last")
 def the_head_does_not_name_what_was_delivered(change: Change) -> None:
     change(Ledger, "deliver_head", lambda self, number: None)

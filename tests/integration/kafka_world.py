@@ -6,7 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +84,10 @@ class World:
         connection = ConnectionInfo(CONN_ID, "kafka", extra={**connection.extra, **extra})
         return open_participant(plan.participants[0], connection, wal or open_wal())
 
-    def prepare(self, plan: Plan) -> Mapping[str, Any]:
+    def prepare(self, plan: Plan, delivered: int = 0) -> Mapping[str, Any]:
         """Prepares, and keeps the vote for `commit` as the store would."""
         participant = self.open(plan)
-        fence = self.fence()
+        fence = replace(self.fence(), delivered=delivered)
         try:
             notes = participant.prepare(plan, fence)
         finally:

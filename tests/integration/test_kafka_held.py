@@ -14,7 +14,13 @@ from kafka.admin import KafkaAdminClient
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.clients.kafka.errors import is_fenced
 from airflow_ft.protocol.doctor import Check, Verdict
-from airflow_ft.protocol.errors import FencedError, SinkAccessError, SinkUnavailableError, StoreBehindSinkError
+from airflow_ft.protocol.errors import (
+    FencedError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+    TokenLostError,
+)
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
@@ -175,6 +181,16 @@ def test_a_checkpoint_behind_a_held_one_is_sent_at_its_commit(make: Make, kafka:
     assert world.commit(first).detail["attempt"] == world.votes[1].prepared
     assert world.commit(second).counts == {"alerts": 200}
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100), (2, 200))
+
+
+def test_a_waiting_vote_notices_a_lost_delivery(make: Make, kafka: Kafka, topic: str) -> None:
+    world = make()
+    world.deliver(1, 100)
+    waiting = world.checkpoint(4, 100)
+    assert "checkpoint 3 is not delivered yet" in world.prepare(waiting, delivered=1)["deferred"]
+    with raises(TokenLostError, "token_lost", number=1, delivered=2):
+        world.prepare(waiting, delivered=2)
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 100))
 
 
 def test_aborting_a_waiting_checkpoint_keeps_the_held_one(make: Make, kafka: Kafka, topic: str) -> None:

@@ -102,6 +102,17 @@ def test_a_token_behind_the_predecessor_stops_the_commit(world: World, kafka: Ka
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5))
 
 
+def test_a_vote_notices_a_token_that_went_back(world: World, kafka: Kafka, topic: str) -> None:
+    world.deliver(1, 5)
+    world.deliver(2, 5)
+    part = world.open(world.plan(3))
+    part.adopt(world.fence(), 1)  # as a cluster from a backup has it
+    part.close()
+    with raises(TokenLostError, "token_lost", number=1, delivered=2):
+        world.prepare(world.checkpoint(3, 5), delivered=2)
+    assert numbers(world) == [1]
+
+
 def test_a_store_from_a_backup_drops_no_rows_in_silence(world: World, kafka: Kafka, topic: str) -> None:
     """Numbers 2 and 3 are given out again by a store that remembers number 1 only."""
     for number in (1, 2, 3):

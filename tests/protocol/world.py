@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,8 +97,10 @@ class World:
             run_is_over=lambda other: other != run,
         )
 
-    def stage(self, count: int, run: RunKey = RUN, try_number: int = 1) -> list[int]:
-        """Publishes `count` checkpoints of this run, as the Spark driver would."""
+    def stage(
+        self, count: int, run: RunKey = RUN, try_number: int = 1, sinks: Sequence[str] = ("rows", "copies")
+    ) -> list[int]:
+        """Publishes `count` checkpoints of this run, as the Spark driver would, with rows for these sinks."""
         self.store.register(PIPELINE)
         self.store.enter_turn(PIPELINE, run, None)
         numbers = []
@@ -107,7 +109,8 @@ class World:
             self.store.begin_stage(PIPELINE, epoch, run)
             for _ in range(count):
                 number = self.store.trigger(PIPELINE, epoch, run)
-                segment = Segment(number, f"{number:064x}", f"file:///wal/{number}", {"rows": 10, "copies": 10}, 100)
+                rows = dict.fromkeys(sinks, 10)
+                segment = Segment(number, f"{number:064x}", f"file:///wal/{number}", rows, 100)
                 position = SparkPosition(f"file:///spark/{epoch}-1", number)
                 predecessor = self.store.pipeline(PIPELINE).last_published
                 self.store.publish(PIPELINE, epoch, number, predecessor, segment, position, {})

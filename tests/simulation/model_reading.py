@@ -90,6 +90,13 @@ class ModelReading:
         live = live_plans(row for row in self._rows.values() if row.number < number)
         return live[-1] if live else None
 
+    def first_unproven(self, pipeline: str, number: int, participant: str) -> Checkpoint | None:
+        self._known(pipeline)
+        opened = [row for row in self._rows.values() if row.number <= number and _is_open(row)]
+        asked = [row for row in [*live_plans(opened), *quarantined(opened)] if participant in row.votes]
+        unproven = [row for row in asked if row.proof_of(participant) is None]
+        return min(unproven, key=lambda row: row.number, default=None)
+
     def fillings(self, pipeline: str) -> Sequence[Filling]:
         """Pipelines of the model share nothing."""
         self._known(pipeline)

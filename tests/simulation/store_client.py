@@ -68,10 +68,10 @@ class StoreClient:
 
 
 _READS = """
-    pipeline pipelines leases run checkpoint checkpoints open_checkpoints unsettled planned_before undelivered
-    run_checkpoints last_published confirmed proven prunable position_before referenced_locations latest_confirmed
-    last_delivered events now close url open_requests request requests_by failed_in_a_row read_through complete_around
-    is_rewound runs spec fillings overtaken_by read_as_of delivered_with barrier barriers
+    pipeline pipelines leases run checkpoint checkpoints open_checkpoints unsettled planned_before first_unproven
+    undelivered run_checkpoints last_published confirmed proven prunable position_before referenced_locations
+    latest_confirmed last_delivered events now close url open_requests request requests_by failed_in_a_row read_through
+    complete_around is_rewound runs spec fillings overtaken_by read_as_of delivered_with barrier barriers
 """
 _ROUTINE = ("read_all", "renew_lease")
 _METHODS = {name: method for name, method in getmembers(DecisionLog, isfunction) if name[0] != "_"}

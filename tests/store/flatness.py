@@ -224,6 +224,7 @@ def every_operation(store: DecisionLog) -> None:
     store.unsettled(PIPELINE, run=RUN, through=3)
     store.unsettled(PIPELINE, limit=1)
     store.planned_before(PIPELINE, 3)
+    store.first_unproven(PIPELINE, 3, "db")
     store.undelivered(PIPELINE)
     store.fillings(PIPELINE)
     store.run_checkpoints(PIPELINE, RUN)

@@ -109,6 +109,7 @@ class TestHistory:
             lambda: scene.store.unsettled("nope"),
             lambda: scene.store.undelivered("nope"),
             lambda: scene.store.planned_before("nope", 1),
+            lambda: scene.store.first_unproven("nope", 1, "db"),
             lambda: scene.store.last_published("nope", RUN),
             lambda: scene.store.confirmed("nope", RUN),
             lambda: scene.store.proven("nope", RUN, "db"),

@@ -112,6 +112,8 @@ def check_bounded_reads(scene: Scene, known: list[Checkpoint]) -> None:
     assert (found.number if found else 0) == max(live, default=0)
     waiting = sorted([*live_plans(known), *quarantined(known)], key=lambda c: c.number)
     for name in ("db", "log"):
+        unproven = [c for c in waiting if c.number <= through and name in c.votes and c.proof_of(name) is None]
+        assert store.first_unproven(PIPELINE, through, name) == (unproven[0] if unproven else None)
         assert store.open_checkpoints(PIPELINE, (through, name)) == [
             c for c in waiting if c.number < through and (c.state is not S.COMMITTING or c.proof_of(name) is None)
         ]

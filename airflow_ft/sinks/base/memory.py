@@ -198,7 +198,8 @@ def check_settled(
     """Return whether the number is settled, by this marker; else checks that the head fits the plan.
 
     `head` was read or locked before, and found not to be newer than the fence; `look_again` reads it once more.
-    `exactly`: the predecessor must have been delivered. A vote or a tombstone may come before that.
+    `exactly`: the predecessor must have been delivered. A vote may come before that, but after `fence.delivered`; an
+    abort marker at any time.
 
     Raises:
         StoreBehindSinkError: decision log and sink contradict each other.
@@ -209,16 +210,17 @@ def check_settled(
         check_marker(marker, plan, fence.installation)
         return True
     found, expected = head.last_delivered, plan.participant(participant).predecessor
+    proven = expected if exactly else fence.delivered
     last = f"the sink delivered checkpoint {found} last" if found else "the sink has delivered nothing"
     follows = f"checkpoint {plan.number} must {f'follow {expected}' if expected else 'be its first'}"
     if head.floor >= plan.number:
         what = f"the sink has pruned its markers up to {head.floor}, and checkpoint {plan.number} is among them"
     elif found > expected:
         what = f"{last}, but {follows}"
-    elif exactly and found < expected:
+    elif found < proven:
         what = (
-            f"{last}, but {follows}. The server has lost a delivery: it was restored from a backup, or failed over to a"
-            " replica that lagged"
+            f"{last}, but it had delivered checkpoint {proven}. The server has lost a delivery: it was restored from a"
+            " backup, or failed over to a replica that lagged"
         )
     else:
         return False

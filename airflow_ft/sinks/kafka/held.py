@@ -82,11 +82,11 @@ class HeldParticipant(KafkaParticipant):
 
         Raises:
             SinkAccessError: the brokers cannot end a transaction for another process, or not hold it long enough.
-            StateConflictError: it waits, and has more slots than its predecessor.
+            StateConflictError, TokenLostError: it waits, and `Tokens.check_waiting` refuses it.
         """
         hold = holding(self._clients, self._coordinator, self._sinks.values())
         if self._waits(plan, fence):
-            self._tokens.refuse_new_slots(plan, fence)
+            self._tokens.check_waiting(plan, fence)
             notes = self._check_rows(plan, self._known.limits(self._topics))
             predecessor = plan.participant(self._plan.name).predecessor
             return {

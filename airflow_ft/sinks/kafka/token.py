@@ -309,12 +309,12 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
     vanished token looks like 'never' (R12). It must be the very token that the vote saw. If that one has vanished,
     perhaps with the proof of this number's delivery, a prepare that slept could set it again.
 
-    Several numbers may be prepared before the first is committed: with `may_wait` a lower token is WAITING for them. A
-    delivery never waits.
+    Several numbers may be prepared before the first is committed: with `may_wait` a lower token is WAITING for them, if
+    it is not lower than `fence.delivered`. A delivery never waits.
 
     Raises:
         ForeignOwnerError, FencedError: as `check_owner`; they come first, so that a zombie halts nothing.
-        TokenLostError: the token is gone, not the one of the vote, or lower than the predecessor.
+        TokenLostError: the token is gone, not the one of the vote, or lower than the predecessor or `fence.delivered`.
         StoreBehindSinkError: the sink delivered a number that the store does not know.
     """
     if token is None:
@@ -354,6 +354,16 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
             **expected.where(),
         )
     if token.number < expected.predecessor and may_wait:
+        if token.number < fence.delivered:
+            raise TokenLostError(
+                f"the token of group {expected.group!r} is at checkpoint {token.number}, but it was at"
+                f" {fence.delivered}: the cluster has lost a token that it had acknowledged.",
+                remedy="Find out whether the topics hold the rows up to that checkpoint. Then run `airflow ft adopt` to"
+                " accept what the sinks hold. If the cluster gets its token back, run `airflow ft resume`.",
+                number=token.number,
+                delivered=fence.delivered,
+                **expected.where(),
+            )
         return TokenStatus.WAITING
     if token.number < expected.predecessor:
         raise TokenLostError(

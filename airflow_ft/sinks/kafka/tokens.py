@@ -131,17 +131,22 @@ class Tokens:
             return seeded(fence, predecessor, self.count, now())
         raise self._slots_raised(plan)
 
-    def refuse_new_slots(self, plan: Plan, fence: Fence) -> None:
-        """Refuse a slot without a token, or with an older one than slot 0, while the predecessor is not delivered.
+    def check_waiting(self, plan: Plan, fence: Fence) -> None:
+        """Check the tokens of a plan whose predecessor is not delivered. Otherwise a fault is found after the decision.
 
-        Only behind that delivery is it seeded. Otherwise its absence is found after the decision.
+        A new slot, or one with an older token than slot 0, is seeded only behind that delivery.
 
         Raises:
             StateConflictError: there is such a slot.
+            TokenLostError, StoreBehindSinkError: as `judge`, for the slots that took part in the last delivery.
         """
-        first, *others = (slot.last_committed(fence) for slot in self.slots(plan.pipeline))
-        for index, token in enumerate(others, 1):
-            if first is not None and first.slots <= index and (token is None or token.number < first.number):
+        slots = self.slots(plan.pipeline)
+        tokens = [slot.last_committed(fence) for slot in slots]
+        taking_part = len(slots) if tokens[0] is None else tokens[0].slots
+        for slot, token in zip(slots[:taking_part], tokens, strict=False):
+            judge(token, self.expectation(slot, plan), fence, may_wait=True)
+        for token in tokens[taking_part:]:
+            if tokens[0] is not None and (token is None or token.number < tokens[0].number):
                 raise self._slots_raised(plan)
 
     def _slots_raised(self, plan: Plan) -> StateConflictError:

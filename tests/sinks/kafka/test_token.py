@@ -138,6 +138,16 @@ def test_a_lower_token_counts_as_lost_only_after_the_decision() -> None:
         judge(token(1), expectation(3, 2), FENCE, may_wait=False)
 
 
+def test_a_vote_demands_what_was_delivered() -> None:
+    proven = replace(FENCE, delivered=2)
+    assert judge(token(1, 2), expectation(5, 4), proven, may_wait=True) is TokenStatus.WAITING
+    assert judge(token(1, 2), expectation(3, 2), proven, may_wait=True) is TokenStatus.READY
+    with raises(TokenLostError, "token_lost", number=1, delivered=2, checkpoint=5):
+        judge(token(1), expectation(5, 4), proven, may_wait=True)
+    with raises(FencedError, "fenced"):  # a zombie halts nothing
+        judge(token(1, fence=replace(FENCE, epoch=6)), expectation(5, 4), proven, may_wait=True)
+
+
 def test_a_token_survives_its_text() -> None:
     ends = {"alerts": {0: PartitionEnd(3, 41), 11: PartitionEnd(1, 2**40)}}
     before = delivered(token(1), FENCE, Delivery(2, "d", {"alerts": 4}), 3, ends, NOW)
