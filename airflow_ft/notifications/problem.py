@@ -144,8 +144,9 @@ class ProblemNotifier(BaseNotifier):
           `patience` is over. Not if this notifier reports only some pipelines or conditions.
         """
         raised: Any = context.get("exception")
-        error = getattr(raised, "__context__", None)
-        error = error if isinstance(error, AirflowFtError) else raised  # ours is behind Airflow's
+        behind = getattr(raised, "__context__", None)
+        is_ours = isinstance(behind, AirflowFtError) and not getattr(raised, "unstored", False)
+        error: Any = behind if is_ours else raised  # ours is behind Airflow's
         if getattr(error, "unstored", False):
             names = getattr(error, "fields", {}).get("pipelines") or _rendered_names(context.get("task"))
             is_other = self.pipelines is not None and names and not {*names} & {*self.pipelines}

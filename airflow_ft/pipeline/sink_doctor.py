@@ -11,6 +11,7 @@ from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.participant import Expiring
 from airflow_ft.protocol.planning import may_be_heuristic
+from airflow_ft.protocol.preparing import last_proven
 from airflow_ft.protocol.sharing import require_own_targets
 from airflow_ft.protocol.transitions import IN_DOUBT
 from airflow_ft.sinks.doctor import examine, is_examined
@@ -87,15 +88,16 @@ def _memory(
     # Read before what is delivered: a run may record the proof of it meanwhile.
     state = _doubt(store, pipeline, found.number) if found is not None else None
     try:
-        delivered, row = store.last_delivered(pipeline, plan.name), store.pipeline(pipeline)
+        proven, delivered = last_proven(store, pipeline, plan.name), store.last_delivered(pipeline, plan.name)
+        row = store.pipeline(pipeline)
     except KeyError:
-        delivered, epoch = 0, 0
+        proven, delivered, epoch = 0, 0, 0
     else:
         epoch = row.epoch
         if found is not None and row.former is not None and found.number == row.former.number:
-            delivered = found.number  # by the pipeline that this one replaces
+            proven = delivered = found.number  # by the pipeline that this one replaces
     remembers = plan.keeps_markers and not isinstance(sink, Expiring)
-    lags = remembers and (0 if found is None else found.number) < delivered
+    lags = remembers and (0 if found is None else found.number) < proven
     if lags:  # unless a run has delivered since
         again = exam.attempt("memory", lambda: [sink.head(pipeline)])
         lags = again is None or again[0] == found
@@ -111,7 +113,7 @@ def _memory(
         has = "has no marker" if found is None else f"has delivered checkpoint {found.number} last"
         exam.problem(
             "memory",
-            f"it {has}, but the decision log has checkpoint {delivered} as delivered: the sink was restored from a"
+            f"it {has}, but the decision log has checkpoint {proven} as delivered: the sink was restored from a"
             " backup, or its ledger was deleted",
             "Restore the newer state of the sink. If that is impossible, compare the rows (`airflow ft verify"
             f" {pipeline}`). The next run halts the pipeline; `airflow ft adopt {pipeline}` then takes the sink as it"

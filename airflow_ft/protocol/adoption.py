@@ -179,7 +179,8 @@ def adopt(
                 if not in_place:
                     sink.adopt(fence, found[name].number)
         _give_up_rollbacks(store, pipeline, participants, epoch, who)
-    store.resume(pipeline, who, epoch=epoch)  # a newer adoption may be done, and the pipeline HALTED once more
+    # A newer adoption may be done, and the pipeline HALTED once more, or for another reason.
+    store.resume(pipeline, who, row.halt_reason, epoch=epoch)
     return Adoption(heads, epoch)
 
 

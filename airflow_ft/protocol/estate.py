@@ -55,11 +55,13 @@ def require_choices(
     before = adopted.detail.get("choice") if adopted is not None else None
     if not before or not mine or before["ending"] == mine["ending"]:
         return
-    if same := [each for each in mine["prepared"] if each in before["prepared"]]:
+    # By owner and number, not by sink: a sink may have hidden its rows from the first look.
+    known = [each[1:] for each in before["prepared"]]
+    if same := [each for each in mine["prepared"] if [*each][1:] in known]:
         name, _, number = same[0]
         raise ConfigurationError(
-            f"an earlier adoption chose --prepared {before['ending']} for prepared rows in this sink{_of([number])}. It"
-            " may have ended some of them, or still run.",
+            f"an earlier adoption chose --prepared {before['ending']} for prepared rows{_of([number])}. It may have"
+            " ended some of them, or still run.",
             code="ending_differs",
             remedy=f"Give --prepared {before['ending']}. If that choice was wrong, end all prepared rows by hand, with"
             " the statements that `airflow ft adopt` prints. Then run it again.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from airflow_ft.protocol.delivery_log import DeliveryLog, RunLog
 from airflow_ft.protocol.errors import (
@@ -66,7 +67,8 @@ def note_failure(
 
 def mark_unstored(error: BaseException) -> None:
     """Mark an error as `AirflowFtError.unstored`, also one of another package."""
-    error.unstored = True  # type: ignore[attr-defined]
+    with suppress(Exception):  # an exception may be a frozen dataclass
+        error.unstored = True  # type: ignore[attr-defined]
 
 
 def note_problem(

@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_ft.protocol.announced import Announcement
+from airflow_ft.protocol.delivery_log import DeliveryLog
 from airflow_ft.protocol.errors import DeclinedError, SinkUnavailableError, TokenLostError, UnfitTargetError
 from airflow_ft.protocol.model import (
     AfterAbort,
     Checkpoint,
     CheckpointState,
     Fence,
-    ParticipantPlan,
     Plan,
     canonical_json,
 )
@@ -29,6 +29,21 @@ from airflow_ft.protocol.votes import Outcome, Proof
 log = logging.getLogger(__name__)
 
 S = CheckpointState
+
+
+def last_proven(store: DeliveryLog, pipeline: str, participant: str, through: int | None = None) -> int:
+    """Return the highest number up to `through` that a participant is proven to have delivered; 0: none.
+
+    Later numbers may be undecided, or decided and not delivered yet. A sink that lacks those has lost nothing.
+    KeyError: the decision log does not know the pipeline.
+    """
+    # Read in this order, a delivery between both reads only lowers the result.
+    decided = store.last_delivered(pipeline, participant)
+    decided = decided if through is None else min(decided, through)
+    waiting = store.first_unproven(pipeline, decided, participant) if decided else None
+    if waiting is None or waiting.plan is None:
+        return decided
+    return waiting.plan.participant(participant).predecessor
 
 
 class Preparing(Settling):
@@ -126,23 +141,8 @@ class Preparing(Settling):
             require_own_targets(self._store, self._pipeline, (planned,), self._participants)
         attempt = self._store.begin_attempt(self._pipeline, self.epoch, plan.number, participant)
         checkpoint = self._store.checkpoint(self._pipeline, plan.number)
-        return replace(self._fence(attempt), delivered=self._delivered(planned)), checkpoint
-
-    def _delivered(self, planned: ParticipantPlan) -> int:
-        """Return the highest number up to the plan's predecessor that the participant is proven to have delivered.
-
-        Earlier numbers may be undecided, or decided and not delivered yet. A sink that lacks those has lost nothing.
-        """
-        if planned.predecessor == 0:
-            return 0
-        # Read in this order, a delivery between both reads only lowers the result.
-        decided = min(self._store.last_delivered(self._pipeline, planned.name), planned.predecessor)
-        if decided == 0:
-            return 0
-        waiting = self._store.first_unproven(self._pipeline, decided, planned.name)
-        if waiting is None or waiting.plan is None:
-            return decided
-        return waiting.plan.participant(planned.name).predecessor
+        proven = last_proven(self._store, self._pipeline, participant, planned.predecessor)
+        return replace(self._fence(attempt), delivered=proven), checkpoint
 
     @contextmanager
     def _refusable(self, number: int) -> Iterator[None]:

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ from airflow_ft.protocol.errors import (
     StoreUnavailableError,
 )
 from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.noting import mark_unstored
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.problems import Problem
 from airflow_ft.store import open_store
@@ -187,6 +189,29 @@ def test_a_foreign_error_that_the_log_missed_is_reported(store: DecisionLog) -> 
     [text] = received(ProblemNotifier(receive), exception=error, task=task)
     assert text.startswith("pipeline well is FAILED: the task well.stage failed with a KeyError.\nFix: ")
     assert "secret" not in text
+
+
+def test_an_error_that_came_while_ours_was_handled_is_reported(store: DecisionLog) -> None:
+    """Such as that of a cleanup: it is the one that the decision log did not get."""
+    try:
+        try:
+            raise JobError("the job raised.", remedy="Correct it.")
+        except JobError:
+            raise KeyError("cleanup")  # noqa: B904
+    except KeyError as failed:
+        mark_unstored(failed)
+        task = SimpleNamespace(pipeline="well", task_id="well.stage")
+        found = received(ProblemNotifier(receive, conditions=["FAILED"]), exception=failed, task=task)
+    assert len(found) == 1 and "KeyError" in found[0]
+
+
+def test_an_exception_that_cannot_be_marked_stays_as_it_is() -> None:
+    @dataclass(frozen=True)
+    class FrozenError(Exception):
+        text: str
+
+    mark_unstored(error := FrozenError("as it is"))
+    assert not hasattr(error, "unstored")
 
 
 @pytest.mark.parametrize(

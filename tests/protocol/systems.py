@@ -75,7 +75,8 @@ class ModelParticipant:
         if self.system.token_is_gone:
             raise TokenLostError("the token is gone.")
         if self.system.last < fence.delivered and plan.number not in self.system.markers:
-            raise StoreBehindSinkError(f"delivered {self.system.last} last, but had delivered {fence.delivered}.")
+            lost = TokenLostError if self.system.expires else StoreBehindSinkError
+            raise lost(f"delivered {self.system.last} last, but had delivered {fence.delivered}.")
         if self.system.declines_in_prepare:
             raise DeclinedError("NULL in a NOT NULL column.", remedy="mend the job.", sink="rows", column="id")
         if self.system.promise is Promise.TWO_PHASE and plan.number not in self.system.markers:

@@ -263,9 +263,10 @@ def check_adopter(head: Head | None, fence: Fence) -> None:
         check_owner(head, fence)
     raise StateConflictError(
         f"the sink has seen epoch {head.epoch}, attempt {head.attempt}, after epoch {fence.epoch}. Its former owner"
-        " still works, or another installation adopts it at the same moment.",
+        " still works, or another adoption has begun since.",
         code="former_owner_active",
-        remedy="Stop all tasks of the lost decision log, then run `airflow ft adopt` again.",
+        remedy="Stop all tasks of the lost decision log, and wait for other adoptions. Then run `airflow ft adopt`"
+        " again.",
         installation=head.installation,
     )
 
