@@ -29,6 +29,7 @@ from airflow_ft.protocol.overview import Noted
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.pipelines import HaltReason, Pipeline, PipelineStatus
 from airflow_ft.protocol.planning import not_rolled_back
+from airflow_ft.protocol.preparing import last_proven
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.protocol.votes import SinkHead
 
@@ -166,6 +167,7 @@ def adopt(
     if in_place:
         text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.orphans)
         who = f"{who}, who has let a former owner's marks give way ({text or 'none were left'})"
+    behind = [name for name, head in heads.items() if head and head.number < last_proven(store, pipeline, name)]
     newest = max((head.epoch for head in heads.values() if head), default=0)
     numbers = None if in_place else {name: estate.number for name, estate in found.items()}
     epoch = store.adopt(pipeline, newest, numbers, who, expected=row.epoch, choice=choice_of(found, ending))
@@ -181,7 +183,7 @@ def adopt(
         _give_up_rollbacks(store, pipeline, participants, epoch, who)
     # A newer adoption may be done, and the pipeline HALTED once more, or for another reason.
     store.resume(pipeline, who, row.halt_reason, epoch=epoch)
-    return Adoption(heads, epoch)
+    return Adoption(heads, epoch, tuple(behind))
 
 
 @contextmanager

@@ -141,7 +141,8 @@ class Preparing(Settling):
             require_own_targets(self._store, self._pipeline, (planned,), self._participants)
         attempt = self._store.begin_attempt(self._pipeline, self.epoch, plan.number, participant)
         checkpoint = self._store.checkpoint(self._pipeline, plan.number)
-        proven = last_proven(self._store, self._pipeline, participant, planned.predecessor)
+        before = planned.predecessor
+        proven = last_proven(self._store, self._pipeline, participant, before) if before else 0
         return replace(self._fence(attempt), delivered=proven), checkpoint
 
     @contextmanager
