@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -144,6 +145,7 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
     Raises:
         UnfitTargetError: it is a cluster; or it may forget what it has acknowledged, and no sink allows that.
         SinkUnavailableError: it is a replica, or too few replicas are connected.
+        SinkAccessError: this user may not write the sinks' keys.
     """
     info = {**client.info("server"), **client.info("persistence"), **client.info("replication")}
     if client.info("cluster").get("cluster_enabled"):
@@ -159,6 +161,8 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
         raise _replicas_behind(server, wanted, _acknowledged(info), "online")
     if wanted:
         client.wait(0, 1)  # returns at once, unless this user may not wait
+    for beginning in sorted(beginnings(sinks)):
+        client.unlink(f"{beginning}{uuid.uuid4()}")  # changes nothing, and is refused if this user may not write there
     wrong = {} if info.get("aof_enabled") else {"appendonly": "no"}
     settings = _settings(client)
     if (found := settings.get("appendfsync", "unknown")) != "always":
@@ -175,6 +179,11 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
         )
         raise unsafe_settings(f"Redis at {server}", wrong, remedy, server=server)
     return {"redis": info.get("redis_version", "?"), "unsafe": wrong}
+
+
+def beginnings(sinks: Iterable[RedisSink]) -> set[str]:
+    """Return with what the keys of these sinks begin."""
+    return {sink.parts[0][0] for sink in sinks}
 
 
 def wanted_replicas(sinks: Iterable[RedisSink]) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.sinks.redis.server import rules
+from airflow_ft.sinks.redis.server import beginnings, rules
 from airflow_ft.sinks.redis.spec import RedisSink
 
 
@@ -14,7 +14,7 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     """Commands that let the connection's user deliver and verify. Asks nothing of the server."""
     yield f"# Connection {plan.name}: run this with redis-cli, as a user with ADMIN rights."
     user = connection.login or "default"
-    rights = rules(sorted({sink.parts[0][0] for sink in RedisSink.all_of(plan).values()}))
+    rights = rules(sorted(beginnings(RedisSink.all_of(plan).values())))
     if user == "default":  # Redis refuses more rules for a user that may do everything
         yield "# The connection has the user default, who may do everything unless limited. A limited user needs:"
         yield f"# ACL SETUSER <user> {rights}"

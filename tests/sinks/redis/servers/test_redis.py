@@ -188,8 +188,10 @@ def test_the_printed_rules_suffice(world: World) -> None:
         with raises(SinkAccessError, "privilege_missing"):
             world.deliver(world.plan())
         target.db.execute_command("ACL", "SETUSER", "loader", "+hset", "resetkeys", "~airflow_ft:*")
+        [problem] = lacking(world, connection)
+        assert problem.code == "privilege_missing", "before Spark starts"
         with raises(SinkAccessError, "privilege_missing") as caught:
-            world.deliver(world.plan())
+            world.prepare(world.plan())
         assert "EVALSHA" not in f"{caught.error}", "a command may have values of rows"
     finally:
         target.db.execute_command("ACL", "DELUSER", "loader")
