@@ -119,10 +119,10 @@ def _memory(
             f" {pipeline}`). The next run halts the pipeline; `airflow ft adopt {pipeline}` then takes the sink as it"
             " is.",
         )
-    elif found is None and delivered:
+    elif found is None and proven:
         exam.warn(
             "memory",
-            f"it has no marker, although the decision log has checkpoint {delivered} as delivered",
+            f"it has no marker, although the decision log has checkpoint {proven} as delivered",
             "Do nothing if no checkpoint is open: the next run renews an expired token. Otherwise restore the ledger.",
         )
     elif found is None:

@@ -167,7 +167,8 @@ def adopt(
     if in_place:
         text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.orphans)
         who = f"{who}, who has let a former owner's marks give way ({text or 'none were left'})"
-    behind = [name for name, head in heads.items() if head and head.number < last_proven(store, pipeline, name)]
+    mine = {name: head for name, head in heads.items() if head and head.installation == store.installation}
+    behind = [name for name, head in mine.items() if not in_place and head.number < last_proven(store, pipeline, name)]
     newest = max((head.epoch for head in heads.values() if head), default=0)
     numbers = None if in_place else {name: estate.number for name, estate in found.items()}
     epoch = store.adopt(pipeline, newest, numbers, who, expected=row.epoch, choice=choice_of(found, ending))

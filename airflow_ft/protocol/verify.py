@@ -357,6 +357,8 @@ def _others(store: QueryLog, pipeline: str, compared: Sequence[int]) -> dict[tup
                 known.newest = max(known.newest, each.number)
                 if each.number not in those:
                     known.newest_other = max(known.newest_other, each.number)
+                if plan.predecessor not in those:  # also one that only a newer decision log knew
+                    known.newest_other = max(known.newest_other, plan.predecessor)
                 if not known.plans or known.plans[-1].sinks != plan.sinks:
                     known.plans.append(plan)
         before = page[-1].number

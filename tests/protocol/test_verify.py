@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,28 @@ def test_verify_says_which_deliveries_are_not_compared(tmp_path: Path, monkeypat
         for numbers in ([], [2], [1, 4], [4]):
             verify.verify(store, PIPELINE, compared, numbers)
     assert found[::2] == found[1::2] == [(4, 0), (4, 4), (4, 3), (4, 0)]
+
+
+def test_a_number_that_only_a_lost_log_knew_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older log that has adopted the sinks begins behind the newest number that they had delivered."""
+    found: set[tuple[int, int]] = set()
+
+    def compared(delivered: Sequence[verify.Delivered], plan: ParticipantPlan) -> list[verify.SinkReport]:
+        found.add((delivered[0].newest, delivered[0].newest_other))
+        return []
+
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        scene = Scene(store)
+        scene.stage(3)
+        for number in (1, 2, 3):
+            scene.complete(number)
+        plan = store.checkpoint(PIPELINE, 3).plan
+        assert plan is not None
+        behind = replace(plan, participants=tuple(replace(each, predecessor=7) for each in plan.participants))
+        third = replace(store.checkpoint(PIPELINE, 3), plan=behind)
+        pages = store.checkpoints
+        monkeypatch.setattr(
+            store, "checkpoints", lambda *of: [third if each.number == 3 else each for each in pages(*of)]
+        )
+        verify.verify(store, PIPELINE, compared)
+    assert found == {(3, 7)}

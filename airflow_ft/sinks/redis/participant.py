@@ -146,6 +146,7 @@ class RedisParticipant(KeyedParticipant[Changes]):
     spec = RedisSink
     changes = Changes
     sinks: Mapping[str, RedisSink]
+    _adopting = False
 
     def _place(self) -> str:
         return f"Redis at {address(self.connection)}"
@@ -156,28 +157,23 @@ class RedisParticipant(KeyedParticipant[Changes]):
 
     @contextmanager
     def _opened(self, plan: Plan | None) -> Iterator[Documents]:
-        with self._connected(plan, wait=plan is not None) as client:
-            yield Documents(client, self.connection, self.name)
-
-    @contextmanager
-    def _connected(self, plan: Plan | None = None, *, wait: bool) -> Iterator[redis.Redis]:
-        """Connect for the block, and `wait` for the replicas after it."""
+        wait = plan is not None or self._adopting
         wanted = wanted_replicas(self.sinks.values()) if wait else 0
         with (
             opened(self.connection, **self._where(plan)) as client,
             replicated(client, wanted, address(self.connection)),
         ):
-            yield client
+            yield Documents(client, self.connection, self.name)
 
     def adopt(self, fence: Fence, number: int) -> None:
         """And wait for the replicas: after a failover the former owner could deliver again."""
-        with self._connected(wait=True):
-            super().adopt(fence, number)
+        self._adopting = True
+        super().adopt(fence, number)
 
     def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
         """And wait for the replicas, as `adopt`."""
-        with self._connected(wait=True):
-            super().end_orphans(fence, ending, make_way=make_way)
+        self._adopting = True
+        super().end_orphans(fence, ending, make_way=make_way)
 
     def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         rows = sum(segment.rows.get(name, 0) for segment in plan.segments for name in self.sinks)

@@ -161,8 +161,12 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
         raise _replicas_behind(server, wanted, _acknowledged(info), "online")
     if wanted:
         client.wait(0, 1)  # returns at once, unless this user may not wait
-    for beginning in sorted(beginnings(sinks)):
-        client.unlink(f"{beginning}{uuid.uuid4()}")  # changes nothing, and is refused if this user may not write there
+    for beginning in sorted({OURS, *beginnings(sinks)}):
+        try:
+            client.unlink(f"{beginning}{uuid.uuid4()}")  # changes nothing
+        except redis.exceptions.NoPermissionError as error:
+            words = f"{error} (keys that begin with {beginning!r})"
+            raise ServerFault.PRIVILEGE.error(f"Redis at {server}", words, server=server) from None
     wrong = {} if info.get("aof_enabled") else {"appendonly": "no"}
     settings = _settings(client)
     if (found := settings.get("appendfsync", "unknown")) != "always":
