@@ -75,9 +75,9 @@ class DeliveryLog(EpochLog, Protocol):
         """The highest number below `number` with a plan that is neither delivered nor aborted, nor QUARANTINED."""
 
     def first_unproven(self, pipeline: str, number: int, participant: str) -> Checkpoint | None:
-        """The lowest open planned number up to `number` that the participant was asked for and has no proof of.
+        """Return the lowest open planned number up to `number` for which the participant has a vote but no proof.
 
-        Of decided numbers: the vote of each of their participants is there.
+        Each participant of a decided number has a vote.
         """
 
     def begin_attempt(

@@ -57,7 +57,7 @@ def require_choices(
         return
     # By owner and number, not by sink: a sink may have hidden its rows from the first look.
     known = [each[1:] for each in before["prepared"]]
-    if same := [each for each in mine["prepared"] if [*each][1:] in known]:
+    if same := [each for each in mine["prepared"] if each[1:] in known]:
         name, _, number = same[0]
         raise ConfigurationError(
             f"an earlier adoption chose --prepared {before['ending']} for prepared rows{_of([number])}. It may have"

@@ -11,14 +11,7 @@ from typing import Any
 from airflow_ft.protocol.announced import Announcement
 from airflow_ft.protocol.delivery_log import DeliveryLog
 from airflow_ft.protocol.errors import DeclinedError, SinkUnavailableError, TokenLostError, UnfitTargetError
-from airflow_ft.protocol.model import (
-    AfterAbort,
-    Checkpoint,
-    CheckpointState,
-    Fence,
-    Plan,
-    canonical_json,
-)
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Fence, Plan, canonical_json
 from airflow_ft.protocol.participant import Branching, Expiring, Participant
 from airflow_ft.protocol.planning import wants_vote
 from airflow_ft.protocol.reasons import AbortReason

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,16 +15,24 @@ from airflow_ft.store import open_store
 from tests.store.scene import PIPELINE, Scene
 
 
+@contextmanager
+def log_of(folder: Path, *, completed: int, staged: int) -> Iterator[Scene]:
+    """Open a decision log with so many checkpoints, of which the first are COMPLETED."""
+    with closing(open_store(f"sqlite:///{folder}/ft.db")) as store:
+        scene = Scene(store)
+        scene.stage(staged)
+        for number in range(1, completed + 1):
+            scene.complete(number)
+        yield scene
+
+
 def test_verify_compares_all_confirmed_rows_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def compared(delivered: Sequence[verify.Delivered], plan: ParticipantPlan) -> list[verify.SinkReport]:
         return [verify.SinkReport.begun(plan.name, plan.sinks, "t", delivered)]
 
     monkeypatch.setattr(verify, "PAGE", 2)
-    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
-        scene = Scene(store)
-        scene.stage(10)
-        for number in range(1, 8):
-            scene.complete(number)
+    with log_of(tmp_path, completed=7, staged=10) as scene:
+        store = scene.store
         for number in (1, 2, 3):
             store.prune(PIPELINE, number)
         reports = verify.verify(store, PIPELINE, compared)
@@ -40,11 +48,8 @@ def test_verify_gets_all_plans_from_its_first_number_on(tmp_path: Path, monkeypa
         return []
 
     monkeypatch.setattr(verify, "PAGE", 2)
-    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
-        scene = Scene(store)
-        scene.stage(5)
-        for number in range(1, 5):
-            scene.complete(number)
+    with log_of(tmp_path, completed=4, staged=5) as scene:
+        store = scene.store
         scene.prepare(5)
         verify.verify(store, PIPELINE, compared, [2])
         verify.verify(store, PIPELINE, compared, [1, 2, 3, 4, 5])
@@ -60,11 +65,8 @@ def test_verify_says_which_deliveries_are_not_compared(tmp_path: Path, monkeypat
         return []
 
     monkeypatch.setattr(verify, "PAGE", 2)
-    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
-        scene = Scene(store)
-        scene.stage(5)
-        for number in range(1, 5):
-            scene.complete(number)
+    with log_of(tmp_path, completed=4, staged=5) as scene:
+        store = scene.store
         for numbers in ([], [2], [1, 4], [4]):
             verify.verify(store, PIPELINE, compared, numbers)
     assert found[::2] == found[1::2] == [(4, 0), (4, 4), (4, 3), (4, 0)]
@@ -78,11 +80,8 @@ def test_a_number_that_only_a_lost_log_knew_is_not_compared(tmp_path: Path, monk
         found.add((delivered[0].newest, delivered[0].newest_other))
         return []
 
-    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
-        scene = Scene(store)
-        scene.stage(3)
-        for number in (1, 2, 3):
-            scene.complete(number)
+    with log_of(tmp_path, completed=3, staged=3) as scene:
+        store = scene.store
         plan = store.checkpoint(PIPELINE, 3).plan
         assert plan is not None
         behind = replace(plan, participants=tuple(replace(each, predecessor=7) for each in plan.participants))

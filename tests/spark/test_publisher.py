@@ -51,7 +51,7 @@ class Rounds:
         return time.monotonic()
 
     def await_some(self) -> None:
-        """Return when it has looked a few times from now on. It looks no more after a publication."""
+        """Wait until it has looked three more times. After a publication it stops looking."""
         while self._looked.acquire(blocking=False):
             pass
         for _ in range(3):

@@ -157,9 +157,9 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
         )
     if info["role"] != "master":
         raise _replica(server)
-    if (wanted := wanted_replicas(sinks)) > len(_acknowledged(info)):
-        raise _replicas_behind(server, wanted, _acknowledged(info), "online")
-    if wanted:
+    if wanted := wanted_replicas(sinks):
+        if len(online := _acknowledged(info)) < wanted:
+            raise _replicas_behind(server, wanted, online, "online")
         client.wait(0, 1)  # returns at once, unless this user may not wait
     for beginning in sorted({OURS, *beginnings(sinks)}):
         try:
@@ -238,8 +238,8 @@ def _replicas_behind(server: str, wanted: int, found: Collection[Any], what: str
     return SinkUnavailableError(
         f"Redis at {server} has {len(found)} of {wanted} wanted replicas {what} (wait_replicas={wanted}).",
         code="replicas_behind",
-        remedy="Start or attach replicas, and look at their logs. The retry waits for them again. A lower wait_replicas"
-        " counts for later checkpoints only.",
+        remedy="Start or attach replicas, and look at their logs. The retry waits for them again. Lowering"
+        " wait_replicas affects only later checkpoints.",
         server=server,
         wanted=wanted,
         found=len(found),
