@@ -53,8 +53,8 @@ def listening(reached: Callable[[], None], below: str, more: str = "") -> Iterat
     """Has `reached` called before each such call of this thread, which may wait there."""
     if more and more not in _installed:
         _installed.add(more)
-        _install(more, _ignore)
-    with _listened(reached, below, _tracing(_ignore)):
+        _install(more, _report)
+    with _listened(reached, below, _tracing(_report)):
         yield
 
 
@@ -140,16 +140,20 @@ def _failing_connection(asked: Callable[[], None]) -> type[sqlite3.Connection]:
     return Failing
 
 
-def _ignore(*_: Any) -> None:
-    if (listener := _listeners.get(threading.get_ident())) is not None:
-        listener[1]()
+def _report(*_: Any) -> None:
+    """Call what listens to this thread. What that does itself is not reported: it may read the target."""
+    thread = threading.get_ident()
+    if (listener := _listeners.pop(thread, None)) is not None:
+        try:
+            listener[1]()
+        finally:
+            _listeners[thread] = listener
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if _listeners and (listener := _listeners.get(threading.get_ident())) is not None:
-        below, reached = listener
-        if _is_change(event, arguments, below):
-            reached()
+    listener = _listeners.get(threading.get_ident()) if _listeners else None
+    if listener is not None and _is_change(event, arguments, listener[0]):
+        _report()
 
 
 def _is_change(event: str, arguments: tuple[Any, ...], below: str) -> bool:
