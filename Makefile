@@ -96,13 +96,12 @@ test-all: classes lint types ## everything, before a release: all tests, whole m
 	@$(MAKE) test-unlocked test-oldest
 
 .PHONY: lint
-lint: venv ## check style, format, English, codes of errors, the direction of imports, and what bandit knows to be unsafe
+lint: venv ## check style, format, English, codes of errors, the direction of imports, and unsafe code
 	@$(bin)/ruff check .
 	@$(bin)/ruff format --check .
 	@$(bin)/lint-imports --config pyproject.toml
 	@$(bin)/python -m tools.prose
 	@$(bin)/python -m tools.errors
-	@$(bin)/bandit --quiet --configfile pyproject.toml --recursive airflow_ft dags plugins tools setup.py
 
 .PHONY: types
 types: ## check the types of the package, the plugin with its scripts, the tools and the benchmarks

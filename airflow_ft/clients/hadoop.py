@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from xml.etree import ElementTree  # nosec B405 # Hadoop's own configuration
+from xml.etree import ElementTree
 
 LOCAL = "file:///"
 
@@ -12,7 +12,7 @@ LOCAL = "file:///"
 def read_site(file: Path) -> dict[str, str]:
     """Return the settings of a file such as core-site.xml; empty if it is missing or damaged."""
     try:
-        root = ElementTree.parse(file).getroot()  # nosec B314 # Hadoop's own configuration
+        root = ElementTree.parse(file).getroot()  # noqa: S314 # Hadoop's own configuration
     except (OSError, ElementTree.ParseError):
         return {}
     return {each.findtext("name", "").strip(): each.findtext("value", "").strip() for each in root.iter("property")}

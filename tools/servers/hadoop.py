@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping
-from xml.sax.saxutils import escape  # nosec B406 # it writes XML
+from xml.sax.saxutils import escape
 
 from tools.servers.base import ServerError
 

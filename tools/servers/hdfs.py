@@ -145,7 +145,7 @@ class Hdfs(Server):
         """Whether the NameNode knows of the DataNode and of its files."""
         page = f"http://{self.host}:{self._ports['http']}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
         try:
-            with urllib.request.urlopen(page, timeout=10) as answer:  # nosec B310 # a server of this process
+            with urllib.request.urlopen(page, timeout=10) as answer:
                 [state] = json.load(answer)["beans"]
         except (OSError, ValueError):
             return False

@@ -45,7 +45,7 @@ class IcebergRest(Server):
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/v1/config", timeout=5) as answer:  # nosec B310 # of this process
+            with urllib.request.urlopen(f"{self.url}/v1/config", timeout=5) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False

@@ -143,7 +143,7 @@ class Taking:
         if not all(type(each) in _PLAIN for each in used):  # operators of other types may have effects
             return
         code = compile(ast.Expression(value), self._file.path, "eval")
-        written = self._values[name] = eval(code, known)  # nosec B307 # literals and operators of the author's own
+        written = self._values[name] = eval(code, known)  # noqa: S307 # literals and operators of the author's own
         if not _is_same(written, self._module.get(name, written)):
             raise self._unfit(name, user, "whose value has changed since its definition", node)
 

@@ -280,7 +280,7 @@ def load(job: InlineJob) -> Any:
     _cache_lines(job)
     for part in job.parts:
         code = _compiled(part, job)
-        exec(code, module.__dict__)  # nosec B102 # the author's own job, in Spark's driver
+        exec(code, module.__dict__)  # noqa: S102 # the author's own job, in Spark's driver
     return getattr(module, job.name)
 
 
