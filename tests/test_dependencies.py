@@ -146,13 +146,13 @@ for system in own_systems():
     assert refused == {kind: ["package_missing", kind] for kind in extra}
 
 
-@pytest.mark.parametrize("offer", ["nowhere:SYSTEM", "os:environ", "unfit:SYSTEM"])
-def test_a_broken_third_party_sink_does_not_stop_preloading(tmp_path: Path, offer: str) -> None:
+def test_broken_third_party_sinks_do_not_stop_preloading(tmp_path: Path) -> None:
     """A missing module, another object than a system, and a module that raises when it is preloaded."""
-    folder = tmp_path / "unfit_sink-1.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: unfit-sink\nVersion: 1\n")
-    (folder / "entry_points.txt").write_text(f"[airflow_ft.sinks]\nunfit = {offer}\n")
+    for name, offer in (("gone", "nowhere:SYSTEM"), ("other", "os:environ"), ("unfit", "unfit:SYSTEM")):
+        folder = tmp_path / f"{name}_sink-1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-sink\nVersion: 1\n")
+        (folder / "entry_points.txt").write_text(f"[airflow_ft.sinks]\n{name} = {offer}\n")
     system = "from airflow_ft.sinks.registry import System\n"
     (tmp_path / "unfit.py").write_text(
         f"{system}SYSTEM = System('unfit', 'Unfit', 'unfit', preload=['unfit_client'])\n"

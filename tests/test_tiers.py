@@ -68,6 +68,11 @@ def test_the_fixed_set_has_the_same_sample_of_a_matrix_each_time(count: int, kin
     assert len(set(chosen) - set(more)) <= 1, "a new case takes at most one other's place"
 
 
+def test_a_matrix_may_name_a_share_of_its_own() -> None:
+    cases = [Case(f"tests/spark/test_a.py::test_b[{n}]", own=pytest.mark.sampled(one_in=6)) for n in range(13)]
+    assert len(tried(cases)) == 3
+
+
 def test_of_a_group_the_fixed_set_has_what_the_file_names() -> None:
     named = {"tests/protocol/test_1.py::test_a", "tests/protocol/test_2.py"}
     assert tried(among("others", 4), named) == ["tests/protocol/test_1.py::test_a", "tests/protocol/test_2.py::test_a"]

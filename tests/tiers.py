@@ -11,6 +11,7 @@ The fixed set leaves out tests marked `release`, and takes a sample of the other
 - Of a *matrix* it takes one of 48 cases, and at least one. A matrix is a test function of `tests/integration` with
   several cases (servers, strategies, places to die), or what is marked: a function or a whole file by `sampled`,
   functions of a file together by `sampled("of what")`. A hash of the case's name chooses, so a new case moves no other.
+  `sampled(one_in=6)` takes one of 6 cases: for cases that find different faults, and take seconds together.
 - Of a *group*, marked by `sampled(among="what")`, it takes the tests that `tests/fixed_set.txt` names.
 
 Named tests always run: files and folders on the command line, `-k` and `-m`; not with `--fixed-set`.
@@ -153,7 +154,7 @@ def unknown_names(items: Iterable[pytest.Item], named: Collection[str]) -> list[
 
 def not_fixed(items: Iterable[pytest.Item], named: Set[str]) -> list[pytest.Item]:
     """Return the tests of matrices and groups that the fixed set leaves out, in their order."""
-    matrices: dict[str, list[pytest.Item]] = defaultdict(list)
+    matrices: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
     left_out = []
     for item in items:
         function = item.nodeid.partition("[")[0]
@@ -163,14 +164,15 @@ def not_fixed(items: Iterable[pytest.Item], named: Set[str]) -> list[pytest.Item
             if not named.intersection(_names(item)):
                 left_out.append(item)
         elif own is not None:
-            matrices[" ".join([_file(item), *own.args]) if own.args else function].append(item)
+            name = " ".join([_file(item), *own.args]) if own.args else function
+            matrices[name, own.kwargs.get("one_in", SAMPLE)].append(item)
         elif closest is not None:
-            matrices[_file(item)].append(item)
+            matrices[_file(item), SAMPLE].append(item)
         elif function.startswith(MATRICES):
-            matrices[function].append(item)
-    for cases in matrices.values():
+            matrices[function, SAMPLE].append(item)
+    for (_, one_in), cases in matrices.items():
         by_hash = sorted(cases, key=lambda case: hashlib.sha256(case.nodeid.encode()).digest())
-        left_out += by_hash[-(-len(cases) // SAMPLE) :]
+        left_out += by_hash[-(-len(cases) // one_in) :]
     return left_out
 
 

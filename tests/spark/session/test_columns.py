@@ -235,6 +235,7 @@ CASES: Mapping[Callable[[Sources], DataFrame], Made] = {
 }
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("job", CASES, ids=lambda job: job.__name__)
 def test_each_column_knows_what_it_is_made_of(job: Callable[[Sources], DataFrame], sources: Sources) -> None:
     assert made(job(sources), sources) == CASES[job]

@@ -74,6 +74,7 @@ def test_lines_of_json_are_objects_or_arrays_of_them(spark: SparkSession, tmp_pa
     assert {row.file_name for row in names} == {"a%20b.json"}
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
@@ -159,6 +160,7 @@ def test_fields_of_csv(spark: SparkSession, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -188,6 +190,7 @@ def test_a_record_of_csv_that_is_not_exact_is_kept(spark: SparkSession, tmp_path
     assert _rows(frame.select("id").where("id IS NOT NULL")) == [(1,)]
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("line", ["1", "1,a,2", "1,a,"])
 def test_a_record_with_another_number_of_fields_fails(spark: SparkSession, tmp_path: Path, line: str) -> None:
     frame = _read(spark, tmp_path, "csv", "id int, s string", {"a.csv": f"{line}\n"})
@@ -195,6 +198,7 @@ def test_a_record_with_another_number_of_fields_fails(spark: SparkSession, tmp_p
     assert "[MALFORMED_RECORD_IN_PARSING" in _failure(frame.select("id"))
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("header", ["b,a", "a", "a,b,c", "a,x"])
 def test_a_header_that_is_not_the_schema_is_refused(spark: SparkSession, tmp_path: Path, header: str) -> None:
     line = ",".join("1" for _ in header.split(","))
@@ -238,6 +242,7 @@ def test_a_line_of_separators_or_spaces_is_a_record(spark: SparkSession, tmp_pat
 ODD = ['"', '""', 'a"b', '"a"', "C:\\", '\\"', "\\\\", "a,b", " a ", "\ufffd", "\ufffdempty", "'", "#", "\t", "-"]
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("options", [{}, {"multiLine": "true", "lineSep": "\r\n"}, {"sep": "\\t"}, {"header": "true"}])
 @pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
 def test_what_others_write_as_csv_is_read(
@@ -254,6 +259,7 @@ def test_what_others_write_as_csv_is_read(
     assert _rows(frame) == sorted(rows, key=repr)
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize(
     ("text", "reason", "of_lines"),
     [

@@ -52,6 +52,7 @@ def test_every_malformed_row_is_kept_apart_as_it_was(spark: SparkSession) -> Non
     assert bad[-1].reason == "no value" and bad[-2].reason == "not UTF-8"
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("value", BAD)
 def test_by_default_a_malformed_row_fails_the_job_and_is_located(spark: SparkSession, value: bytes | None) -> None:
     frame = parse_json(_kafka(spark, [*GOOD, value]), SCHEMA)

@@ -372,6 +372,7 @@ CHANGES: dict[str, tuple[Made, Made, str]] = {
 }
 
 
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("name", CHANGES)
 def test_another_meaning_is_seen(name: str, sources: Sources) -> None:
     one, other, expected = CHANGES[name]
@@ -472,6 +473,7 @@ SAME: dict[str, tuple[Made, Made]] = {
 }
 
 
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("name", SAME)
 def test_the_same_meaning_is_known(name: str, sources: Sources) -> None:
     one, other = SAME[name]

@@ -81,6 +81,7 @@ def test_files_with_odd_names_are_read_once(reading: Reading) -> None:
     assert reading.read() == list(range(len(names)))
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("name", ["orders [copy].json", "*.json", "a?b", "{a}.json", "a\\b.json", "]"])
 def test_a_name_that_spark_takes_for_a_pattern_is_refused(reading: Reading, name: str) -> None:
     reading.add("orders.json", name)
@@ -117,6 +118,7 @@ def test_a_folder_whose_name_is_no_exact_value_is_refused(reading: Reading) -> N
 CHOSEN = {"int": (["7", "-3", "05"], ["007", "+1"]), "double": (["0.5", "1"], ["1.50", "1234567890123456789.5", "NaN"])}
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("kind", CHOSEN)
 def test_a_type_that_spark_chooses_changes_no_text_of_a_folder(kind: str, reading: Reading) -> None:
     good, bad = CHOSEN[kind]
