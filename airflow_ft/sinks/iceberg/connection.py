@@ -32,7 +32,14 @@ def properties(connection: ConnectionInfo) -> dict[str, Any]:
         given.setdefault("uri", host + (f":{connection.port}" if connection.port else ""))
     if connection.login and connection.password:
         given.setdefault("credential", f"{connection.login}:{connection.password}")
-    given.setdefault("type", "rest" if given.get("uri", "http").startswith("http") else "sql")
+    if not {"type", "uri"} & given.keys():
+        what = "the connection names no catalog: it has no host, and its extra has neither type nor uri."
+        remedy = (
+            'Give the URI of a REST catalog as host. Or write a SQL catalog into the extra: {"type": "sql", "uri": ...,'
+            ' "warehouse": ...}.'
+        )
+        raise invalid(connection, what, remedy, "host", "type", "uri")
+    given.setdefault("type", "rest" if given.get("uri", "").startswith("http") else "sql")
     if given["type"] not in KINDS:
         what = f"the catalog is of type {given['type']!r}, which this sink does not know."
         remedy = "Use a REST or a SQL catalog: type is rest or sql in the connection's extra."

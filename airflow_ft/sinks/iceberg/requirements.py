@@ -9,9 +9,12 @@ import pyarrow as pa
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.numbers import count_text
+from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.base.table_checks import CatalogChecks
 from airflow_ft.sinks.iceberg import columns
 from airflow_ft.sinks.iceberg.catalog import Connected
+from airflow_ft.sinks.iceberg.connection import properties
+from airflow_ft.sinks.iceberg.durable import local
 from airflow_ft.sinks.iceberg.spec import IcebergSink
 from airflow_ft.sinks.iceberg.table import Version
 
@@ -22,10 +25,17 @@ class Checks(CatalogChecks[Version]):
     sink, form, version = IcebergSink, columns.FORMAT, Version
 
     def at(self, sink: IcebergSink, connection: ConnectionInfo, *, quickly: bool = False) -> Connected:
+        properties(connection)  # a connection that names no catalog is refused before any of it is asked
         return Connected(connection, sink.identifier, looks=quickly)
 
     def rows(self, place: Connected, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from version.table.scan(selected_fields=tuple(names)).to_arrow_batch_reader()
+
+    def room(self, sink: IcebergSink, place: Connected, version: Version | None) -> str:
+        place.require_database()
+        there = version.folders() if version is not None else filter(None, [place.location()])
+        free = [room(folder) for folder in map(local, there) if folder is not None]
+        return f", {min(free):,} bytes free" if free else ""
 
     def shown(self, place: Connected, version: Version) -> str:
         format = version.table.metadata.format_version

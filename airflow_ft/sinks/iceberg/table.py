@@ -105,6 +105,12 @@ class Version:
         """Return the property that finds columns in files without field ids, as it is; "": there is none."""
         return self.table.metadata.properties.get(_MAPPING, "")
 
+    def folders(self) -> list[str]:
+        """Return the folders that the files of a commit are written to."""
+        provider = self.table.location_provider()
+        files = (provider.new_data_location("rows"), provider.new_metadata_location("list"))
+        return [file.rpartition("/")[0] for file in files]
+
     def memory(self, branch: str) -> IcebergSnapshot | None:
         """The snapshot that a branch points to; None: there is no such branch."""
         return self.table.metadata.snapshot_by_name(branch)

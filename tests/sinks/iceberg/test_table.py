@@ -579,7 +579,7 @@ def test_a_secret_is_not_sent_without_tls_unasked() -> None:
     assert properties(replace(named, host="http://localhost"))["uri"] == "http://localhost:443"
 
 
-@pytest.mark.parametrize("extra", [{"type": "hive", "uri": "thrift://a"}, {"type": "sql"}])
+@pytest.mark.parametrize("extra", [{"type": "hive", "uri": "thrift://a"}, {"type": "sql"}, {"warehouse": "file:///a"}])
 def test_a_connection_that_names_no_catalog_is_refused(world: World, extra: dict[str, str]) -> None:
     with raises(SinkAccessError, "connection_invalid"):
         properties(replace(world.target.connection, extra=extra))
@@ -592,7 +592,7 @@ def test_a_connection_that_names_no_catalog_is_refused(world: World, extra: dict
         ({"warehouse": "nothing://x"}, "connection_invalid"),
         ({"uri": "no uri"}, "connection_invalid"),
         ({"uri": "firebird://h/d"}, "connection_invalid"),
-        ({"uri": "sqlite:////no/such/folder/catalog.db"}, "database_missing"),
+        ({"uri": "sqlite:////no/such/folder/catalog.db"}, "folder_unusable"),
         ({"uri": "oracle+oracledb://h/d"}, "package_missing"),
     ],
     ids=str,
@@ -602,6 +602,17 @@ def test_a_catalog_that_cannot_be_used_is_told(world: World, extra: dict[str, An
     world.target.connection = replace(there, extra={**there.extra, **extra})
     with raises(SinkAccessError, code):
         world.prepare(world.plan())
+
+
+def test_a_locked_database_is_no_server(world: World) -> None:
+    world.deliver(world.plan())
+    extra = dict(world.target.connection.extra)
+    extra["uri"] = extra["uri"].replace("timeout=60", "timeout=0")
+    world.target.connection = replace(world.target.connection, extra=extra)
+    with closing(sqlite3.connect(world.folder / "catalog.db")) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        with raises(SinkUnavailableError, "lock_timeout"):
+            world.prepare(world.plan())
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "a"), OSError("AWS Error ACCESS_DENIED")])
