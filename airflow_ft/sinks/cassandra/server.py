@@ -35,6 +35,7 @@ _ANSWER_SECONDS = 30.0
 _ALL_NODES = "all nodes"
 _OLDEST = (4, 0)
 _SAFE_SYNC = ("batch", "group")
+_SAFE = {"commitlog_sync": " to batch or group on all nodes", "durable_writes": " to true"}
 _UNKNOWN = "unknown"
 ERRORS = (DriverException, ErrorMessage, NoHostAvailable, QueryExhausted, ConnectionException, ConnectionBusy)
 """All that the driver raises."""
@@ -178,7 +179,7 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
             wrong[f"durable_writes of {keyspace}"] = "false"
     if wrong and not unsafe:
         remedy = (
-            "Set commitlog_sync to batch or group on all nodes, and durable_writes to true. Or give the sink"
+            f"Set {' and '.join(name + _SAFE[name.partition(' ')[0]] for name in wrong)}. Or give the sink"
             " allow_unsafe_durability=True, if replicas on other nodes are enough."
         )
         if _UNKNOWN in wrong.values():
