@@ -22,7 +22,7 @@ from cassandra.connection import ConnectionBusy, ConnectionException
 from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, RoundRobinPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 
-from airflow_ft.clients.foreign_connections import invalid, refuse_unread, require_type
+from airflow_ft.clients.foreign_connections import invalid, refuse_misspelt, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
@@ -92,6 +92,7 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
         UnfitTargetError: it refuses a statement.
     """
     require_type(connection, "cassandra")
+    refuse_misspelt(connection, ("datacenter", "ssl_options"))
     keyspace_of(connection)
     profile = ExecutionProfile(
         TokenAwarePolicy(DCAwareRoundRobinPolicy(local_dc=str(connection.extra.get("datacenter") or ""))),

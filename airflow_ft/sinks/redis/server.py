@@ -14,7 +14,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from airflow_ft.clients.foreign_connections import invalid, refuse_unread, require_type
+from airflow_ft.clients.foreign_connections import invalid, refuse_misspelt, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault, shown, unsafe_settings
@@ -77,6 +77,7 @@ def opened(connection: ConnectionInfo, seconds: float = ANSWER_SECONDS, **where:
         SinkAccessError: it refuses this login, or a command of it.
     """
     require_type(connection, "redis")
+    refuse_misspelt(connection, ("db", "ssl", *_TLS))
     tls = _tls(connection)
     try:
         with closing(
