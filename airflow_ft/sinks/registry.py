@@ -123,7 +123,7 @@ class System:
 
     def called(self, plan: ParticipantPlan) -> str:
         """Return the name of a participant in messages."""
-        return f"{'connection' if self.connects else 'participant'} {plan.name}"
+        return f"{'connection' if self.connects else 'sink'} {plan.name}"
 
     def target(self, sink: SinkSpec) -> str | None:
         """Return the place of a sink: its attribute, or else its setting. None: unknown.

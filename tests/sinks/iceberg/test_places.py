@@ -128,6 +128,7 @@ def test_a_missing_type_is_refused_on_a_slow_machine(monkeypatch: pytest.MonkeyP
 
     [found] = ready.lacking("p", [plan], connections, opener, OURS)
     assert found.code == "connection_invalid" and "type" in found.fields["fields"]
+    assert found.headline.startswith("connection 'lake': ")
 
 
 def test_a_namespace_of_the_catalog_has_its_own_place(tmp_path: Path) -> None:
