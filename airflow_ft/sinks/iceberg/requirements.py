@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.base.table_checks import CatalogChecks
@@ -44,8 +44,22 @@ class Checks(CatalogChecks[Version]):
     def problems(
         self, sink: IcebergSink, version: Version | None, schema: pa.Schema, name: str
     ) -> Iterable[AirflowFtError]:
-        there, spec = (version.table.schema(), version.spec) if version is not None else (None, None)
-        return columns.schema_problems(sink, schema, there, spec, name)
+        if version is None:
+            return columns.schema_problems(sink, schema, None, None, name)
+        found = columns.schema_problems(sink, schema, version.table.schema(), version.spec, name)
+        return (_renamed(each, version) or each for each in found)
+
+
+def _renamed(problem: AirflowFtError, version: Version) -> UnfitTargetError | None:
+    """Return a better error for a missing column that the table has under another name."""
+    now = version.new_name(problem.column) if problem.code == "column_missing" else ""
+    if not now:
+        return None
+    what = f"column {problem.column!r} of the table was renamed to {now!r}."
+    remedy = f"Rename it in the job, too: withColumnRenamed({problem.column!r}, {now!r})."
+    better = UnfitTargetError(what, code=problem.code, remedy=remedy, **{**problem.fields, "renamed": now})
+    better.located(sink=problem.sink, column=problem.column)
+    return better
 
 
 CHECKS = Checks()

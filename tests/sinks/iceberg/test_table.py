@@ -375,6 +375,19 @@ def test_rows_of_a_renamed_column_stay(tmp_path: Path) -> None:
         assert rows == {1: ("row 1", None), 900: ("new", "n"), 901: ("new", "n")}
 
 
+def test_the_new_name_of_a_renamed_column_is_said(world: World) -> None:
+    world.deliver(world.plan())
+    with opened(world) as table, table.update_schema() as update:
+        update.rename_column("text", "label")
+    plan = world.plan(pa.table({"id": [900], "text": ["a"], "other": ["b"]}))
+    found = {each.column: each for each in problems(world, plan)}
+    assert found["text"].fields["renamed"] == "label" and "label" in found["text"].remedy
+    assert {each.code for each in found.values()} == {"column_missing"} and "renamed" not in found["other"].fields
+    with opened(world) as table, table.update_schema() as update:
+        update.delete_column("label")
+    assert not any("renamed" in each.fields for each in problems(world, plan))
+
+
 def test_a_name_mapping_that_others_change_is_no_longer_used(world: World) -> None:
     world.deliver(world.plan())
     name = "schema.name-mapping.default"
@@ -421,8 +434,9 @@ def test_a_former_name_is_refused(tmp_path: Path, change: str) -> None:
             else:
                 update.delete_column("text")
         before = table_of(world).read().to_pylist()
-        with raises(UnfitTargetError, "column_missing", column="text", sink=SINK):
+        with raises(UnfitTargetError, "column_missing", column="text", sink=SINK) as caught:
             world.prepare(world.plan(world.table(900, 1)))
+        assert caught.error is not None and ("to label" in caught.error.remedy) == (change == "rename")
         assert table_of(world).read().to_pylist() == before
 
 
