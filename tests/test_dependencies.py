@@ -135,7 +135,7 @@ for system in own_systems():
         try:
             use()
         except ConfigurationError as error:
-            print(json.dumps({{system.kind: [error.code, error.fields["extra"]]}}))
+            print(json.dumps({{system.kind: [error.code, *error.fields["extras"]]}}))
 """
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path)}
     command = [sys.executable, "-c", program]

@@ -31,7 +31,7 @@ from airflow_ft import (
     pipeline_params,
 )
 from airflow_ft.clients.connection_types import CONNECTION_TYPES
-from airflow_ft.clients.postgres import _LIBPQ
+from airflow_ft.clients.postgres import LIBPQ
 from airflow_ft.clients.s3 import KEYS as _KEYS
 from airflow_ft.operators.external import ExternalStageOperator
 from airflow_ft.operators.maintenance import maintenance_dag
@@ -283,7 +283,7 @@ def test_pages_list_exactly_the_connection_extras_that_are_read() -> None:
     assert {name for cell in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in named(cell)} == read
     [libpq] = [row[2] for row in table("docs/postgres.md", "| option | default |") if row[0] == "`conn_id`"]
     shown = set(named(libpq.partition("libpq gets ")[2])) - {"keepalives..."}
-    assert shown == {"ssl...", *(each for each in _LIBPQ if not each.startswith("keepalives"))}
+    assert shown == {"ssl...", *(each for each in LIBPQ if not each.startswith("keepalives"))}
     s3 = TEXT["docs/files.md"].partition("The extra may have ")[2].partition(". ")[0]
     assert set(named(s3)) == set(_KEYS)
 

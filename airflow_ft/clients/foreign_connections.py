@@ -1,11 +1,13 @@
 """Refuse connections that no driver can use, before one of them tries.
 
-They have another system's type, text that is not Unicode, or TLS settings that the sink does not read.
+They have another system's type, text that is not Unicode, a misspelled setting, or TLS settings that the sink does not
+read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
@@ -29,6 +31,10 @@ _LEAD_TO = {
 _TLS = ("ssl", "tls", "use_ssl", "use_tls", "verify")
 PROTECTION = (*_TLS, "auth", "kerberos", "sasl")
 """Beginnings of settings for TLS and a protected login."""
+
+
+_SIMILAR, _APART = 0.75, 2
+"""How similar a misspelled name and the one that is meant are (`difflib`), and how many characters one is longer."""
 
 
 def invalid(connection: ConnectionInfo, what: str, remedy: str, *fields: str) -> SinkAccessError:
@@ -55,6 +61,26 @@ def require_type(connection: ConnectionInfo, wanted: str) -> None:
             fields=["conn_type"],
             conn_type=connection.conn_type,
         )
+
+
+def refuse_misspelt(connection: ConnectionInfo, known: Collection[str]) -> None:
+    """Raise SinkAccessError for names in the extra that are almost one of the `known` ones, which is missing.
+
+    Other names may be there: Airflow's providers and the client read more than the sink. Nothing would name one that
+    is misspelled.
+    """
+    given = [name for name, value in connection.extra.items() if value not in (None, "")]
+    missing = set(known).difference(given)
+    if wrong := {name: close for name in given if name not in known and (close := _meant(name, missing))}:
+        remedy = " ".join(f"Write {close} in place of {name}." for name, close in wrong.items())
+        raise invalid(connection, f"the connection's extra has unknown settings: {', '.join(wrong)}.", remedy, *wrong)
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """Return the name that a misspelled one means; "": none is close."""
+    folded = {each.lower(): each for each in known if abs(len(each) - len(name)) <= _APART}
+    close = get_close_matches(name.lower(), folded, 1, _SIMILAR)
+    return folded[close[0]] if close else ""
 
 
 def refuse_unread(connection: ConnectionInfo, read: Collection[str] = (), beginnings: tuple[str, ...] = _TLS) -> None:

@@ -45,7 +45,7 @@ _DURABLE = ("on", "remote_apply")
 _ROLE = "session_replication_role"
 _NORMAL = ("origin", "local")
 
-_LIBPQ = frozenset(
+LIBPQ = frozenset(
     {
         "channel_binding", "connect_timeout", "gssencmode", "keepalives", "keepalives_count", "keepalives_idle",
         "keepalives_interval", "options", "require_auth", "target_session_attrs", "tcp_user_timeout",
@@ -59,7 +59,7 @@ def libpq_parameters(extra: Mapping[str, Any]) -> dict[str, str]:
     libpq gets each name that begins with ssl, and refuses unknown ones. If a misspelled name were dropped, the
     connection would have no TLS.
     """
-    return {name: str(value) for name, value in extra.items() if name in _LIBPQ or name.startswith("ssl")}
+    return {name: str(value) for name, value in extra.items() if name in LIBPQ or name.startswith("ssl")}
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from airflow_ft.clients.buckets import resolve_with
-from airflow_ft.clients.foreign_connections import require_text
-from airflow_ft.clients.postgres import libpq_parameters
+from airflow_ft.clients.foreign_connections import refuse_misspelt, require_text
+from airflow_ft.clients.postgres import LIBPQ, libpq_parameters
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.metrics import Counters
@@ -85,6 +85,7 @@ def _postgres_url(connection: ConnectionInfo) -> str:
         )
     try:
         require_text(connection)  # `quote` would fail with an error that holds the password
+        refuse_misspelt(connection, (*LIBPQ, "application_name", "airflow_ft_schema"))
     except SinkAccessError as error:
         raise ConfigurationError(
             error.what, code=error.code, remedy=error.remedy, participant=connection.conn_id, **error.fields

@@ -36,7 +36,7 @@ from airflow_ft.protocol.kinds import LONGEST
 from airflow_ft.protocol.model import CheckpointingMode, Promise
 from airflow_ft.protocol.planning import participant_name
 from airflow_ft.protocol.position import Position, check_bounds
-from airflow_ft.sinks.registry import system
+from airflow_ft.sinks.registry import require_clients, system
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.sources.modes import check_mode
 from airflow_ft.sources.names import is_pattern, place_of
@@ -257,7 +257,7 @@ def check_connections(sinks: Mapping[str, SinkSpec]) -> None:
                 sink=name,
                 argument="conn_id",
             )
-        system(sink.kind).require_clients()
+    require_clients(system(sink.kind) for sink in sinks.values())
 
 
 def check_folders(sources: Mapping[str, Source], sinks: Mapping[str, SinkSpec]) -> None:

@@ -89,9 +89,11 @@ def _answered(
     except TimeoutError:
         return [
             SinkUnavailableError(
-                f"the server did not answer within {LOOK_SECONDS:.0f} s.",
+                f"the look at the sink took more than {LOOK_SECONDS:.0f} s: its server does not answer, or this machine"
+                " is overloaded.",
                 code="server_unreachable",
-                remedy="Check that the server runs and that host and port of the connection are right.",
+                remedy="Check the load of this machine, that the server runs, and that host and port of the connection"
+                " are right.",
                 seconds=LOOK_SECONDS,
             )
         ]

@@ -13,6 +13,7 @@ from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.set_aside import REASONS, SetAside, together
 from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks.arrow import flags
+from airflow_ft.wal.local import local_path
 
 MAX_ROWS = 10_000
 MAX_BYTES = 256 << 20
@@ -130,6 +131,31 @@ class Refused:
         return together(found)
 
 
+class NullFound(str):
+    """Why a row is refused: it has NULL where none is allowed."""
+
+    __slots__ = ()
+
+
+def code_of(why: str) -> str:
+    """Return the code of the error for a row that is refused."""
+    return "null_refused" if isinstance(why, NullFound) else "row_refused"
+
+
+def path_of(segment: Segment, file: WalFile) -> str:
+    """Return the whole path of a file of a segment, as people open it; a URI if it is not on a disk."""
+    on_disk = segment.location.startswith(("/", "file:"))
+    return f"{local_path(segment.location) if on_disk else segment.location}/{file.path}"
+
+
+def declined(sink: str, segment: Segment, file: WalFile, index: int, why: str) -> DeclinedError:
+    """Return the error for the row of a file at this index (from 0)."""
+    path = path_of(segment, file)
+    what = f"the target refuses row {index + 1} of {path}: {why}."
+    remedy = "Correct or replace such values in the job."
+    return DeclinedError(what, code=code_of(why), remedy=remedy, sink=sink, path=path)
+
+
 Judge = Callable[[pa.RecordBatch], tuple[pa.RecordBatch, Mapping[int, str]]]
 """Rows of the log as the target gets them, and which of them it refuses: by position, and why."""
 
@@ -151,13 +177,7 @@ def accepted(
         rows, wrong = judge(batch)
         if wrong and dead_letters is None:
             index, why = min(wrong.items())
-            raise DeclinedError(
-                f"the target refuses row {first + index + 1} of {file.path}: {why}.",
-                code="row_refused",
-                remedy="Correct or replace such values in the job.",
-                sink=sink,
-                path=file.path,
-            )
+            raise declined(sink, reader.segment, file, first + index, why)
         if wrong and dead_letters is not None:
             for index, why in sorted(wrong.items()):
                 dead_letters.add(sink, reader.segment, file, first + index, batch.slice(index, 1), why)

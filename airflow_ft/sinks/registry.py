@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -123,7 +123,7 @@ class System:
 
     def called(self, plan: ParticipantPlan) -> str:
         """Return the name of a participant in messages."""
-        return f"{'connection' if self.connects else 'participant'} {plan.name}"
+        return f"{'connection' if self.connects else 'sink'} {plan.name}"
 
     def target(self, sink: SinkSpec) -> str | None:
         """Return the place of a sink: its attribute, or else its setting. None: unknown.
@@ -140,14 +140,7 @@ class System:
 
     def require_clients(self, cause: ImportError | None = None) -> None:
         """ConfigurationError when a client is not installed."""
-        if missing := self.missing_clients():
-            raise ConfigurationError(
-                f"a sink into {self.title} needs {', '.join(missing)}, which is not installed here.",
-                code="package_missing",
-                remedy=f"Run `pip install {self.installed_by()}` where DAGs are parsed and where tasks run.",
-                package=missing[0],
-                extra=self.extra,
-            ) from cause
+        require_clients([self], cause)
 
     def missing_clients(self) -> list[str]:
         """Clients that are not installed."""
@@ -156,6 +149,23 @@ class System:
     def installed_by(self) -> str:
         """Return what to give to pip for its clients, quoted for a shell."""
         return shlex.join([f"airflow-ft[{self.extra}]"] if self.extra else self.clients)
+
+
+def require_clients(systems: Iterable[System], cause: ImportError | None = None) -> None:
+    """ConfigurationError when clients of these systems are not installed: one error for all of them."""
+    lacking = {each.kind: each for each in systems if each.missing_clients()}.values()
+    if packages := [client for each in lacking for client in each.missing_clients()]:
+        extras = ",".join(each.extra for each in lacking if each.extra)
+        others = [client for each in lacking if not each.extra for client in each.clients]
+        installed_by = shlex.join([*([f"airflow-ft[{extras}]"] if extras else []), *others])
+        raise ConfigurationError(
+            f"packages for sinks into {', '.join(each.title for each in lacking)} are not installed here:"
+            f" {', '.join(packages)}.",
+            code="package_missing",
+            remedy=f"Run `pip install {installed_by}` where DAGs are parsed and where tasks run.",
+            packages=packages,
+            extras=[each.extra for each in lacking if each.extra],
+        ) from cause
 
 
 def _is_installed(client: str) -> bool:

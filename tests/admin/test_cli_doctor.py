@@ -212,10 +212,10 @@ def test_doctor_and_setup_handle_a_sink_without_a_connection(
     with pytest.raises(SystemExit):  # there are no files to read
         ft("doctor", "files-to-files", "--dag", str(dag))
     output = capsys.readouterr().out
-    assert "participant orders" in output and f"ok      folder: {tmp_path}/lake/orders, parquet" in output, output
+    assert "sink orders" in output and f"ok      folder: {tmp_path}/lake/orders, parquet" in output, output
     text = ft("setup", "files-to-files", "--dag", str(dag), "--print")
-    assert "-- participant rejected: nothing to do" in text
-    assert "participant orders: nothing to do" in ft("setup", "files-to-files", "--dag", str(dag))
+    assert "-- sink rejected: nothing to do" in text
+    assert "sink orders: nothing to do" in ft("setup", "files-to-files", "--dag", str(dag))
 
 
 def test_setup_prints_what_a_dag_that_never_ran_needs(ft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_rows_that_cannot_be_sent_are_refused_by_prepare(
         world.prepare(plan)
     assert caught.error is not None and bool(caught.error.row) == (code == "record_too_large")
     if caught.error.row and "key" in settings:
-        assert caught.error.row.startswith("1 of alerts/part")
+        assert Path(caught.error.row.removeprefix("1 of ")).is_file()
     assert read(kafka.bootstrap, topic, "read_uncommitted") == []
 
 

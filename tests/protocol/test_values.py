@@ -10,7 +10,7 @@ import pytest
 
 from airflow_ft.protocol.config import CheckpointConfig, check_name
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import ConfigurationError, DeclinedError
+from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, SinkAccessError
 from airflow_ft.protocol.model import CheckpointingMode, CheckpointState
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import TRANSITIONS, is_allowed
@@ -130,6 +130,15 @@ def test_an_error_names_the_place_the_reason_and_the_remedy() -> None:
         "pipeline 'shop', checkpoint 7, connection 'mysql_default', sink 'orders', column 'id':"
         " NULL in a NOT NULL column. [declined]\nFix: mend the job."
     )
+
+
+def test_an_error_names_a_sink_by_the_word_of_the_dag() -> None:
+    where: dict[str, str | int] = {"unconnected": True, "participant": "files-data-out"}
+    lost = SinkAccessError("it is gone.").located(**where)
+    assert lost.headline == "sink 'files-data-out': it is gone." and lost.participant == "files-data-out"
+    assert lost.located(sink="orders").headline == "sink 'orders': it is gone."
+    wrong = SinkAccessError("it is wrong.", participant="lake").located(**where, sink="orders")
+    assert wrong.headline == "connection 'lake', sink 'orders': it is wrong."
 
 
 def test_a_connection_does_not_show_its_secrets() -> None:

@@ -128,6 +128,36 @@ def test_a_tls_setting_that_nothing_reads_is_refused(reader: str, name: str, val
         READERS[reader][1](given)
 
 
+@pytest.mark.parametrize(
+    ("reader", "name", "meant"),
+    [
+        ("mysql", "unix_sockt", "unix_socket"),
+        ("mysql", "sslmode", "ssl_mode"),
+        ("postgres", "connect_timout", "connect_timeout"),
+        ("redis", "DB", "db"),
+        ("redis", "ssl_ca_cert", "ssl_ca_certs"),
+        ("iceberg", "tpye", "type"),
+        ("iceberg", "warehous", "warehouse"),
+        ("iceberg", "s3.acess-key-id", "s3.access-key-id"),
+        ("hive_metastore", "auth_mecanism", "auth_mechanism"),
+        ("hbase", "transprt", "transport"),
+        ("cassandra", "data_center", "datacenter"),
+    ],
+)
+def test_a_misspelled_setting_is_named(reader: str, name: str, meant: str) -> None:
+    given = ConnectionInfo("shop", reader, "127.0.0.1", 1, schema="s", extra={name: "a", "other": "b"})
+    with raises(SinkAccessError, "connection_invalid", participant="shop", fields=[name]) as caught:
+        READERS[reader][1](given)
+    assert caught.error is not None and f"{meant} in place of {name}" in caught.error.remedy
+
+
+def test_settings_for_others_are_left_alone() -> None:
+    others = {"s3.access-key": "a", "header.warehouse": "b", "adls.sas-token.shop": "c", "hf.token": "d", "uri_of": "e"}
+    assert others.items() <= properties(ConnectionInfo("lake", "iceberg", "https://h", extra=others)).items()
+    of_airflow = {"charset": "utf8", "cursor": "sscursor", "iam": False, "client": "mysqlclient"}
+    assert READERS["mysql"][1](ConnectionInfo("shop", "mysql", "h", extra=of_airflow))["host"] == "h"
+
+
 def test_a_sink_without_tls_says_that_it_has_none() -> None:
     for reader in ("hbase", "hive_metastore"):
         with raises(SinkAccessError, "connection_invalid", participant="shop", fields=["ssl"]) as caught:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ft import IcebergSink, RedisSink
 from airflow_ft.admin.commands import setup
 from airflow_ft.pipeline import sink_doctor
 from airflow_ft.pipeline.actions import verifying
@@ -195,14 +196,31 @@ def test_what_it_does_not_offer_is_said(
 
 def test_parsing_a_dag_names_a_missing_client_and_its_extra(site: Path) -> None:
     install(site, clients=("json", "no_such_client"), extra="shelf")
-    with raises(ConfigurationError, "package_missing", package="no_such_client") as raised:
+    with raises(ConfigurationError, "package_missing", packages=["no_such_client"]) as raised:
         spec()
     assert raised.error and "pip install 'airflow-ft[shelf]'" in raised.error.remedy
 
 
+def test_parsing_a_dag_names_the_missing_clients_of_all_sinks(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(site, clients=("no-such-client",))
+    lacking = ("pyiceberg", "redis", "no-such-client")
+    monkeypatch.setattr(registry, "_is_installed", lambda client: client not in lacking)
+    sinks = {
+        "lake": IcebergSink(table="lake.shop.orders"),
+        "cache": RedisSink(conn_id="cache", key="a:{id}"),
+        "other": RedisSink(conn_id="cache", key="b:{id}"),
+        "rows": Shelf(),
+    }
+    with raises(ConfigurationError, "package_missing", extras=["iceberg", "redis"]) as raised:
+        spec(sinks)
+    assert raised.error and raised.error.fields["packages"] == [*lacking]
+    assert "`pip install 'airflow-ft[iceberg,redis]' no-such-client`" in raised.error.remedy
+
+
 def test_pip_is_given_each_missing_client_by_itself(site: Path) -> None:
     install(site, clients=("no_such_client", "no-such-driver>=2"))
-    with raises(ConfigurationError, "package_missing", package="no_such_client") as raised:
+    missing = ["no_such_client", "no-such-driver>=2"]
+    with raises(ConfigurationError, "package_missing", packages=missing, extras=[]) as raised:
         spec()
     assert raised.error and "`pip install no_such_client 'no-such-driver>=2'`" in raised.error.remedy
 

@@ -27,7 +27,7 @@ class AirflowFtError(Exception):
     abort_reason: ClassVar[AbortReason] = AbortReason.STAGE_FAILED
     """The abort reason of a checkpoint that ends with this error before it is published."""
     unconnected: int = False
-    """Whether the participant is called by another name than that of an Airflow connection (`located`)."""
+    """Whether `participant` is the name of a sink, and not that of an Airflow connection (`located`)."""
     unstored: bool = False
     """Whether a task failed with this error and the decision log did not get the failure, so the page lacks it."""
 
@@ -60,13 +60,14 @@ class AirflowFtError(Exception):
     @property
     def headline(self) -> str:
         """Return where, and what happened: the message without code and remedy."""
+        alone = self.unconnected and self.participant  # it has one sink, which may be unknown here
         where = ", ".join(
             f"{label} {value!r}" if isinstance(value, str) else f"{label} {value}"
             for label, value in (
                 ("pipeline", self.pipeline),
                 ("checkpoint", self.checkpoint),
-                ("participant" if self.unconnected else "connection", self.participant),
-                ("sink", self.sink),
+                ("connection", "" if alone else self.participant),
+                ("sink", self.sink or alone),
                 ("column", self.column),
                 ("row", self.row),
             )
@@ -85,6 +86,8 @@ class AirflowFtError(Exception):
 
     def located(self, **where: str | int) -> AirflowFtError:
         """Fills in what was not known where the error was raised (pipeline=, checkpoint=, ...); returns itself."""
+        if self.participant:  # of a connection, perhaps, though the sink is called by another name
+            where.pop("unconnected", None)
         for name, value in where.items():
             if not getattr(self, name):
                 setattr(self, name, value)

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, StoreBehindSinkError, together
+from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, together
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
 from airflow_ft.protocol.votes import Proof
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
@@ -37,7 +37,7 @@ from airflow_ft.sinks.arrow import booleans
 from airflow_ft.sinks.base.changes import deletes_and_known
 from airflow_ft.sinks.base.document import DocumentLedger, DocumentParticipant
 from airflow_ft.sinks.base.memory import check_owner
-from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.refused import NullFound, Refused, declined
 
 Client = TypeVar("Client")
 Seen = TypeVar("Seen")
@@ -91,11 +91,11 @@ def kinds_of(rows: pa.RecordBatch, column: str | None) -> tuple[npt.NDArray[np.b
 
 def null_keys(rows: pa.RecordBatch, columns: Sequence[str]) -> dict[int, str]:
     """Return the rows with NULL in their key, with the reason."""
-    found = {}
+    found: dict[int, str] = {}
     for name in columns:
         if rows.column(name).null_count:
             for row in pc.indices_nonzero(rows.column(name).is_null()).to_pylist():
-                found[row] = f"column {name} of the key is NULL"
+                found[row] = NullFound(f"column {name} of the key is NULL")
     return found
 
 
@@ -247,7 +247,7 @@ class KeyedParticipant(DocumentParticipant[C]):
                     refused = {**self._unfit(name, rows, deletes), **refused}
                     for row, why in sorted(refused.items()):
                         if dead_letters is None:
-                            raise _declined(name, file.path, first + row, why)
+                            raise declined(name, reader.segment, file, first + row, why)
                         dead_letters.add(name, reader.segment, file, first + row, rows.slice(row, 1), why)
                     yield Chunk(before, name, rows, deletes, refused)
                     before += rows.num_rows
@@ -290,9 +290,3 @@ def stamps_lost(what: str, system: str, number: int) -> StoreBehindSinkError:
         remedy="Compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
         number=number,
     )
-
-
-def _declined(sink: str, path: str, row: int, why: str) -> DeclinedError:
-    what = f"the target refuses row {row + 1} of {path}: {why}."
-    remedy = "Correct or replace such values in the job."
-    return DeclinedError(what, code="row_refused", remedy=remedy, sink=sink, path=path)

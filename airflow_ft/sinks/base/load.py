@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
-from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.refused import Refused, code_of, path_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,16 +63,18 @@ class Load(ABC):
             return self.dead_letters.around(self.sink, self.reader.segment, file, first, rows, wrong, self.insert)
         if wrong:
             row, why = min(wrong.items())
-            raise self.declined(f"row {first + row + 1} of {file.path}: {why}", file.path)
+            path = path_of(self.reader.segment, file)
+            raise self.declined(f"row {first + row + 1} of {path}: {why}", path, code_of(why))
         if why := self.insert(rows):
-            raise self.declined(f"{file.path}, from row {first + 1} on: {why}", file.path)
+            path = path_of(self.reader.segment, file)
+            raise self.declined(f"{path}, from row {first + 1} on: {why}", path, code_of(why))
         return int(rows.num_rows)
 
-    def declined(self, what: str, path: str = "") -> DeclinedError:
+    def declined(self, what: str, path: str = "", code: str = "row_refused") -> DeclinedError:
         """Return the error for rows that the table refuses; `path` is their file in the log."""
         return DeclinedError(
             f"the table {self.table!r} refuses rows: {what.rstrip('.')}.",
-            code="row_refused",
+            code=code,
             remedy=f"Correct the rows in the job, or change the table {self.table}.",
             sink=self.sink,
             table=self.table,

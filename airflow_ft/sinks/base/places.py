@@ -179,6 +179,18 @@ def room(folder: Path) -> int:
     return shutil.disk_usage(there).free
 
 
+def require_file(file: Path) -> None:
+    """Raise SinkAccessError for a database's file that cannot be written, or made. OSError: it cannot be reached."""
+    exists, folder = file.exists(), file.resolve().parent
+    if not os.access(folder, os.W_OK):  # a journal is made beside the file
+        what = f"the folder {folder} does not exist or is not writable."
+        remedy = f"Create the folder {folder}, or make it writable by the user who runs the tasks."
+        raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(folder))
+    if exists and not os.access(file, os.W_OK):
+        what, remedy = f"the file {file} is not writable.", "Make it writable by the user who runs the tasks."
+        raise SinkAccessError(what, code="file_unusable", remedy=remedy, path=str(file))
+
+
 def _require_writable(there: Path, folder: Path) -> None:
     """Raise SinkAccessError if no file can be created in a folder whose mode allows it, as in /proc."""
     try:

@@ -76,8 +76,8 @@ class TableChecks(ABC, Generic[V]):
     def problems(self, sink: Any, version: V | None, schema: pa.Schema, name: str) -> Iterable[AirflowFtError]:
         """Yield what speaks against rows with such columns in a version, or in a table that is made of them."""
 
-    def room(self, sink: Any, place: Any) -> str:
-        """Describe the space that is left, for the doctor."""
+    def room(self, sink: Any, place: Any, version: V | None) -> str:
+        """Describe the space that is left, for the doctor. SinkAccessError: a file cannot be written there."""
         return ""
 
     @contextmanager
@@ -100,7 +100,7 @@ class TableChecks(ABC, Generic[V]):
 
     def _table(self, sink: Any, connection: ConnectionInfo) -> Finding:
         with self.looked(sink, connection, quickly=True) as (place, there):
-            room = self.room(sink, place)
+            room = self.room(sink, place, there)
             if there is None and not sink.create:
                 raise lacks_table(self.sink, place)
             if there is None:

@@ -22,7 +22,7 @@ from cassandra.connection import ConnectionBusy, ConnectionException
 from cassandra.policies import DCAwareRoundRobinPolicy, FallthroughRetryPolicy, RoundRobinPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 
-from airflow_ft.clients.foreign_connections import invalid, refuse_unread, require_type
+from airflow_ft.clients.foreign_connections import invalid, refuse_misspelt, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
@@ -35,6 +35,7 @@ _ANSWER_SECONDS = 30.0
 _ALL_NODES = "all nodes"
 _OLDEST = (4, 0)
 _SAFE_SYNC = ("batch", "group")
+_SAFE = {"commitlog_sync": " to batch or group on all nodes", "durable_writes": " to true"}
 _UNKNOWN = "unknown"
 ERRORS = (DriverException, ErrorMessage, NoHostAvailable, QueryExhausted, ConnectionException, ConnectionBusy)
 """All that the driver raises."""
@@ -91,6 +92,7 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
         UnfitTargetError: it refuses a statement.
     """
     require_type(connection, "cassandra")
+    refuse_misspelt(connection, ("datacenter", "ssl_options"))
     keyspace_of(connection)
     profile = ExecutionProfile(
         TokenAwarePolicy(DCAwareRoundRobinPolicy(local_dc=str(connection.extra.get("datacenter") or ""))),
@@ -178,7 +180,7 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
             wrong[f"durable_writes of {keyspace}"] = "false"
     if wrong and not unsafe:
         remedy = (
-            "Set commitlog_sync to batch or group on all nodes, and durable_writes to true. Or give the sink"
+            f"Set {' and '.join(name + _SAFE[name.partition(' ')[0]] for name in wrong)}. Or give the sink"
             " allow_unsafe_durability=True, if replicas on other nodes are enough."
         )
         if _UNKNOWN in wrong.values():

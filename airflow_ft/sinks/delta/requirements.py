@@ -36,7 +36,7 @@ class Checks(TableChecks[Snapshot]):
         dataset: Any = place.open().to_pyarrow_dataset()
         yield from dataset.to_batches(columns=list(names), batch_size=_BATCH)
 
-    def room(self, sink: DeltaSink, place: Place) -> str:
+    def room(self, sink: DeltaSink, place: Place, version: Snapshot | None) -> str:
         return "" if place.is_bucket else f", {room(sink.path):,} bytes free"
 
     def shown(self, place: Place, version: Snapshot) -> str:

@@ -18,7 +18,7 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import positions
 from airflow_ft.sinks.base.table_columns import Format
 from airflow_ft.sinks.files.writing import Files, large
-from airflow_ft.sinks.refused import Refused, accepted, has_rows
+from airflow_ft.sinks.refused import NullFound, Refused, accepted, has_rows
 
 
 @dataclass
@@ -99,7 +99,7 @@ class TableRows(ABC):
         for name in self._required:
             if name in rows.schema.names and rows.column(name).null_count:
                 empty = rows.column(name).is_null()
-                found |= dict.fromkeys(positions(empty), f"column {name!r}: NULL in a NOT NULL column")
+                found |= dict.fromkeys(positions(empty), NullFound(f"column {name!r}: NULL in a NOT NULL column"))
         return found
 
     @abstractmethod

@@ -14,7 +14,7 @@ from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TClient, TException, TMessageType
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TSocket, TTransportException
 
-from airflow_ft.clients.foreign_connections import PROTECTION, invalid, refuse_unread, require_type
+from airflow_ft.clients.foreign_connections import PROTECTION, invalid, refuse_misspelt, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault
@@ -87,6 +87,7 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
         UnfitTargetError: a table or family is missing.
     """
     require_type(connection, "hbase")
+    refuse_misspelt(connection, ("transport", "protocol"))
     refuse_unread(connection, beginnings=PROTECTION)
     transport = _choice(connection, "transport", _TRANSPORTS)
     protocol, _ = _choice(connection, "protocol", _PROTOCOLS)

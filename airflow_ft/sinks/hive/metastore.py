@@ -13,7 +13,7 @@ from thriftpy2.protocol.exc import TProtocolException
 from thriftpy2.thrift import TApplicationException, TClient, TException
 from thriftpy2.transport import TCyBufferedTransport, TSocket, TTransportException
 
-from airflow_ft.clients.foreign_connections import PROTECTION, invalid, refuse_unread, require_type
+from airflow_ft.clients.foreign_connections import PROTECTION, invalid, refuse_misspelt, refuse_unread, require_type
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault
 from airflow_ft.sinks.base.table_checks import CatalogTable
@@ -48,13 +48,14 @@ class Connected(CatalogTable):
         """The metastore. SinkAccessError: the connection does not lead to one that this client can reach."""
         if self._client is None:
             require_type(self.connection, "hive_metastore")
-            extra = self.connection.extra
+            extra, read = self.connection.extra, ("auth_mechanism", "authMechanism")
+            refuse_misspelt(self.connection, read)
             mechanism = extra.get("auth_mechanism") or extra.get("authMechanism") or "NOSASL"
             if mechanism != "NOSASL":
                 what = f"the connection asks for auth_mechanism {mechanism!r}, and this sink supports only NOSASL."
                 remedy = "Use a metastore without SASL, and remove auth_mechanism from the connection's extra."
                 raise invalid(self.connection, what, remedy, "auth_mechanism")
-            refuse_unread(self.connection, ("auth_mechanism", "authMechanism"), PROTECTION)
+            refuse_unread(self.connection, read, PROTECTION)
             make: Any = TSocket  # it has no types
             self._wire = TCyBufferedTransport(
                 make(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     BadRequestError,
@@ -29,8 +29,9 @@ from pyiceberg.table import Table
 
 from airflow_ft.clients.foreign_connections import invalid
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 from airflow_ft.sinks.base.failures import ServerFault
+from airflow_ft.sinks.base.places import require_file
 from airflow_ft.sinks.base.table_checks import CatalogTable
 from airflow_ft.sinks.iceberg.connection import name_of, properties, secrets
 
@@ -52,6 +53,8 @@ _NO_CATALOG = (RESTError, BadRequestError)
 _SILENT = ("ConnectionError", "TimeoutError", "Timeout", "OperationalError")
 _NO_DATABASE = re.compile(r'database ".*" does not exist|unable to open database file')
 """What PostgreSQL and SQLite say."""
+_LOCKED = "database is locked"
+"""What SQLite says."""
 _UNSET = {
     "No default path is set": "the table has no place: neither the connection nor the namespace names one",
     "Unrecognized filesystem type": "the table has a place that pyiceberg does not know",
@@ -102,6 +105,8 @@ class Connected(CatalogTable):
                     "Name a REST catalog as host, or correct the extra of the connection, in the words of pyiceberg's"
                     " configuration."
                 )
+                if "type" not in self.connection.extra:
+                    remedy = f"Set type in the extra to rest or sql. {remedy}"
                 raise invalid(self.connection, what, remedy, "host", "extra") from None
         return self._catalog
 
@@ -111,6 +116,18 @@ class Connected(CatalogTable):
             return self.catalog.load_table(self.identifier)
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
+
+    def require_database(self) -> None:
+        """Raise SinkAccessError if the database of a SQL catalog is a file that cannot be written."""
+        if (file := getattr(self.catalog, "file", None)) is not None:
+            require_file(file)
+
+    def location(self) -> str | None:
+        """Return where the catalog creates the table; None: its server decides. ValueError: no place is known."""
+        if not isinstance(self.catalog, MetastoreCatalog):
+            return None
+        *namespace, name = self.identifier
+        return self.catalog._resolve_table_location(None, Catalog.namespace_to_string(tuple(namespace)), name)
 
     def close(self) -> None:
         catalog, self._catalog = self._catalog, None
@@ -158,6 +175,14 @@ class Connected(CatalogTable):
                 code="metadata_missing",
                 remedy="Make sure that this worker reaches the warehouse. Only if the file is really gone, point the"
                 " catalog at the right *.metadata.json, as docs/iceberg.md shows.",
+                table=place,
+            )
+        if _LOCKED in words:
+            return SinkUnavailableError(
+                f"the database of the catalog of {place} is locked by another process: {words}.",
+                code="lock_timeout",
+                remedy="Wait for the retry. If it fails too, end the process that holds a transaction open on the file"
+                " (`fuser FILE`). The uri of the connection may name a longer wait: ?timeout=60.",
                 table=place,
             )
         if _is_one_of(error, _SILENT):

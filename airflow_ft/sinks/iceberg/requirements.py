@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.protocol.numbers import count_text
+from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.base.table_checks import CatalogChecks
 from airflow_ft.sinks.iceberg import columns
 from airflow_ft.sinks.iceberg.catalog import Connected
+from airflow_ft.sinks.iceberg.connection import properties
+from airflow_ft.sinks.iceberg.durable import local
 from airflow_ft.sinks.iceberg.spec import IcebergSink
 from airflow_ft.sinks.iceberg.table import Version
 
@@ -22,10 +25,17 @@ class Checks(CatalogChecks[Version]):
     sink, form, version = IcebergSink, columns.FORMAT, Version
 
     def at(self, sink: IcebergSink, connection: ConnectionInfo, *, quickly: bool = False) -> Connected:
+        properties(connection)  # a connection that names no catalog is refused before any of it is asked
         return Connected(connection, sink.identifier, looks=quickly)
 
     def rows(self, place: Connected, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from version.table.scan(selected_fields=tuple(names)).to_arrow_batch_reader()
+
+    def room(self, sink: IcebergSink, place: Connected, version: Version | None) -> str:
+        place.require_database()
+        there = version.folders() if version is not None else filter(None, [place.location()])
+        free = [room(folder) for folder in map(local, there) if folder is not None]
+        return f", {min(free):,} bytes free" if free else ""
 
     def shown(self, place: Connected, version: Version) -> str:
         format = version.table.metadata.format_version
@@ -34,8 +44,22 @@ class Checks(CatalogChecks[Version]):
     def problems(
         self, sink: IcebergSink, version: Version | None, schema: pa.Schema, name: str
     ) -> Iterable[AirflowFtError]:
-        there, spec = (version.table.schema(), version.spec) if version is not None else (None, None)
-        return columns.schema_problems(sink, schema, there, spec, name)
+        if version is None:
+            return columns.schema_problems(sink, schema, None, None, name)
+        found = columns.schema_problems(sink, schema, version.table.schema(), version.spec, name)
+        return (_renamed(each, version) or each for each in found)
+
+
+def _renamed(problem: AirflowFtError, version: Version) -> UnfitTargetError | None:
+    """Return a better error for a missing column that the table has under another name."""
+    now = version.new_name(problem.column) if problem.code == "column_missing" else ""
+    if not now:
+        return None
+    what = f"column {problem.column!r} of the table was renamed to {now!r}."
+    remedy = f"Rename it in the job, too: withColumnRenamed({problem.column!r}, {now!r})."
+    better = UnfitTargetError(what, code=problem.code, remedy=remedy, **{**problem.fields, "renamed": now})
+    better.located(sink=problem.sink, column=problem.column)
+    return better
 
 
 CHECKS = Checks()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from functools import cached_property
 from pathlib import Path
 
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -11,10 +11,11 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
-from pyiceberg.typedef import Identifier
+from pyiceberg.typedef import Identifier, Properties
 from pyiceberg.types import strtobool
 from sqlalchemy import inspect, make_url
 
+from airflow_ft.sinks.base.places import require_file
 from airflow_ft.sinks.iceberg.durable import sync
 
 INIT = "init_catalog_tables"
@@ -41,7 +42,16 @@ class DurableSqlCatalog(SqlCatalog):
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **{**properties, "uri": bounded(properties["uri"])})
 
+    @cached_property
+    def file(self) -> Path | None:
+        """Return the file of the database; None: it has a server, or is in memory."""
+        url = self.engine.url
+        in_file = url.get_backend_name() == "sqlite" and url.database and not url.database.startswith((":", "file:"))
+        return Path(str(url.database)) if in_file else None
+
     def _init_catalog(self) -> None:
+        if self.file is not None and not self.file.exists():
+            require_file(self.file)
         if self._creates or self._is_there():
             super()._init_catalog()
         else:
@@ -52,21 +62,20 @@ class DurableSqlCatalog(SqlCatalog):
         return bool(strtobool(self.properties.get(INIT, "true")))
 
     def _is_there(self) -> bool:
-        """Return whether the database has the catalog's tables.
-
-        SQLite would make a file that is not there. Where it could not, it raises, as it will at the first commit.
-        """
-        url = self.engine.url
-        in_file = url.get_backend_name() == "sqlite" and url.database and not url.database.startswith((":", "file:"))
-        if in_file and not (file := Path(str(url.database))).exists() and os.access(file.parent, os.W_OK):
-            return False
-        return inspect(self.engine).has_table(IcebergTables.__tablename__)
+        """Return whether the database has the catalog's tables. SQLite would make a file that is not there."""
+        return (self.file is None or self.file.exists()) and inspect(self.engine).has_table(IcebergTables.__tablename__)
 
     def load_table(self, identifier: str | Identifier) -> Table:
         """The table. NoSuchTableError: also if there is no catalog, and none is made."""
         if not self._creates and not self._is_there():
             raise NoSuchTableError(f"there is no catalog for {identifier}")
         return super().load_table(identifier)
+
+    def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
+        """Return the properties; {} for a namespace that the first commit creates."""
+        if not self._creates and not (self._is_there() and self.namespace_exists(namespace)):
+            return {}
+        return super().load_namespace_properties(namespace)
 
     def _update_and_stage_table(
         self,

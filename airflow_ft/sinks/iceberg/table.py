@@ -96,6 +96,12 @@ class Version:
     def columns(self) -> list[Column]:
         return of_table(self.table.schema())
 
+    def new_name(self, name: str) -> str:
+        """Return the present name of the column that was last called `name`; "": no column was, or it was dropped."""
+        now = {field.field_id: field.name for field in self.table.schema().fields}
+        former = {each.name: each.field_id for old in self.table.metadata.schemas for each in old.fields}
+        return now.get(former.get(name, -1), "")
+
     @property
     def spec(self) -> PartitionSpec:
         return self.table.metadata.spec()
@@ -104,6 +110,12 @@ class Version:
     def mapping(self) -> str:
         """Return the property that finds columns in files without field ids, as it is; "": there is none."""
         return self.table.metadata.properties.get(_MAPPING, "")
+
+    def folders(self) -> list[str]:
+        """Return the folders that the files of a commit are written to."""
+        provider = self.table.location_provider()
+        files = (provider.new_data_location("rows"), provider.new_metadata_location("list"))
+        return [file.rpartition("/")[0] for file in files]
 
     def memory(self, branch: str) -> IcebergSnapshot | None:
         """The snapshot that a branch points to; None: there is no such branch."""
@@ -223,7 +235,8 @@ class Version:
         for name in new.names:
             if name in former:  # adopted files have no ids, so their values would move into the new column
                 what = f"the name {name!r} belonged to another column of {self.place}, and files still have it."
-                remedy = "Rename the column in the job as in the table."
+                now = self.new_name(name)
+                remedy = f"Rename the column in the job{f' to {now}' if now else ''}, as in the table."
                 raise UnfitTargetError(what, code="column_missing", remedy=remedy, column=name)
         transaction = self.table.transaction()
         with transaction.update_schema() as update:

@@ -24,6 +24,7 @@ from airflow_ft.protocol.write_ahead_log import ColumnStatistics, SegmentReader,
 from airflow_ft.sinks.base.json_columns import has_times
 from airflow_ft.sinks.kafka.records import RECORD_OVERHEAD, RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.refused import path_of
 
 log = logging.getLogger(__name__)
 
@@ -292,7 +293,7 @@ def _read(rows: SegmentRows, encoder: RecordEncoder, largest: int) -> None:
                         f"Raise max.message.bytes of topic {rows.sink.topic!r} (and message.max.bytes of the"
                         " connection, if set), or make the row smaller.",
                         "record_too_large",
-                        row=f"{row + worst} of {file.path}",
+                        row=f"{row + worst} of {path_of(rows.reader.segment, file)}",
                         bytes=sizes[worst],
                         limit=largest,
                     )

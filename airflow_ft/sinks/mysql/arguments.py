@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.clients.foreign_connections import invalid, refuse_unread, require_type
+from airflow_ft.clients.foreign_connections import invalid, refuse_misspelt, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.mysql.limits import Limits
@@ -30,6 +30,7 @@ def flag(value: Any, *, default: bool) -> bool:
 def arguments(info: ConnectionInfo, limits: Limits, local_infile: bool) -> dict[str, Any]:
     """Return what PyMySQL is called with. `charset` of the connection is ignored: the sink needs utf8mb4."""
     require_type(info, "mysql")
+    refuse_misspelt(info, ("unix_socket", "local_infile", "pipelining", "ssl", "ssl_mode", *_FILES, *_OF_PYMYSQL))
     extra = info.extra
     given: dict[str, Any] = {
         "host": info.host or "localhost",

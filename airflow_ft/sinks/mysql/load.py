@@ -33,7 +33,7 @@ from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types,
 from airflow_ft.sinks.mysql.requirements import check_privileges
 from airflow_ft.sinks.mysql.session import Insert, Load, Request, Session, Statement
 from airflow_ft.sinks.mysql.vote import Target, unfit_rows
-from airflow_ft.sinks.refused import OfTarget, Refused
+from airflow_ft.sinks.refused import OfTarget, Refused, path_of
 
 T = TypeVar("T")
 Encoder = Callable[[pa.RecordBatch], Sequence[T]]
@@ -160,7 +160,8 @@ class Loader:
             for file in files:
                 self._session.run("SAVEPOINT airflow_ft_file")
                 try:
-                    sent += send(encoded, target, columns, file)
+                    whole = replace(file, path=path_of(reader.segment, file))  # for errors
+                    sent += send(encoded, target, columns, whole)
                 except DeclinedError as error:
                     if not error.row and self._session.is_open:
                         error.located(row=self._place(reader, target, columns, file))
@@ -197,7 +198,7 @@ class Loader:
                 if start and put(piece.slice(0, start)):
                     return ""
                 if start < piece.num_rows and (found := first_refused(piece.slice(start))) is not None:
-                    return f"{first + start + found + 1} of {file.path}"
+                    return f"{first + start + found + 1} of {path_of(reader.segment, file)}"
                 first += piece.num_rows
         return ""
 

@@ -35,7 +35,7 @@ class Checks(TableChecks[Version]):
     def rows(self, place: Place, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         return reading.batches(version, names)
 
-    def room(self, sink: PaimonSink, place: Place) -> str:
+    def room(self, sink: PaimonSink, place: Place, version: Version | None) -> str:
         return f", {room(sink.path):,} bytes free"
 
     def shown(self, place: Place, version: Version) -> str:

@@ -25,7 +25,7 @@ from airflow_ft.sinks.postgres.catalog import Column, Table
 from airflow_ft.sinks.postgres.encoding import changed, encode
 from airflow_ft.sinks.postgres.failures import Meaning, code_of_refusal, describe, meaning, refusal
 from airflow_ft.sinks.postgres.session import Session
-from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.refused import Refused, path_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,11 @@ class Load:
         return self.session.copy(statement, rows.data)
 
     def _together(self, part: _Part, columns: Sequence[Column]) -> None:
+        path = path_of(self.reader.segment, part.file)
         if part.wrong:
             row, why = min(part.wrong.items())
             number = part.first + row + 1
-            where = f"row {number} of {part.file.path}"
+            where = f"row {number} of {path}"
             code = "change_kind_unknown" if row in part.unknown else "value_unfit"
             raise self._declined(where, why, code, part, row_number=number)
         try:
@@ -121,10 +122,10 @@ class Load:
             known: dict[str, Any] = {"sqlstate": error.pgcode}
             if place is not None:
                 known["row_number"] = part.first + place + 1
-            where, code = f"{where} of {part.file.path}", code_of_refusal(error)
+            where, code = f"{where} of {path}", code_of_refusal(error)
             raise self._declined(where, describe(error), code, part, **known) from None  # the cause quotes the row
         if lacking := part.rows.num_rows - count:
-            where = f"{count_text(lacking, 'row')} of {part.file.path}, from row {part.first + 1} on"
+            where = f"{count_text(lacking, 'row')} of {path}, from row {part.first + 1} on"
             raise self._declined(where, _LEFT_OUT, "row_refused", part)
 
     def _refused(self, columns: Sequence[Column], rows: pa.RecordBatch) -> str:
@@ -144,7 +145,7 @@ class Load:
             remedy="Correct the rows in the job, or change the table so that it takes them.",
             sink=self.sink,
             table=table,
-            path=part.file.path,
+            path=path_of(self.reader.segment, part.file),
             **fields,
         )
 

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
-from airflow_ft.clients.foreign_connections import require_type
-from airflow_ft.clients.postgres import Settings, libpq_parameters
+from airflow_ft.clients.foreign_connections import refuse_misspelt, require_type
+from airflow_ft.clients.postgres import LIBPQ, Settings, libpq_parameters
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.ahead import Ahead
@@ -222,6 +222,7 @@ class Session:
 
 def _arguments(info: ConnectionInfo, limits: Limits) -> Mapping[str, Any]:
     require_type(info, "postgres")
+    refuse_misspelt(info, LIBPQ)
     given = {
         "host": info.host or "localhost",
         "port": info.port or 5432,

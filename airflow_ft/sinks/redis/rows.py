@@ -18,6 +18,7 @@ from airflow_ft.sinks.base.json_columns import objects, plain, unsupported, with
 from airflow_ft.sinks.base.key_texts import ambiguous, keys, named_problems, unfit_type, where
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.redis.spec import OURS, RedisSink
+from airflow_ft.sinks.refused import NullFound
 
 _PUT, _DELETE, _LEAVE = 0, 1, 2
 
@@ -55,7 +56,8 @@ def unfit(sink: RedisSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_])
     for name in written(sink, rows.schema):
         column = rows.column(name)
         if sink.value == "string":
-            found |= where(booleans(column.is_null()) & ~deletes, f"column {name} is NULL, which a string cannot be")
+            null = NullFound(f"column {name} is NULL, which a string cannot be")
+            found |= where(booleans(column.is_null()) & ~deletes, null)
         for wrong, why in without_text(column):
             found |= where(wrong & ~deletes, f"column {name} {why}")
     found |= ambiguous(sink.parts, rows)

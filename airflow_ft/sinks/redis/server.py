@@ -14,10 +14,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from airflow_ft.clients.foreign_connections import invalid, refuse_unread, require_type
+from airflow_ft.clients.foreign_connections import invalid, refuse_misspelt, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
-from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
+from airflow_ft.sinks.base.failures import ServerFault, shown, unsafe_settings
 from airflow_ft.sinks.redis.spec import OURS, RedisSink
 
 PORT = 6379
@@ -40,6 +40,10 @@ _REMEDIES = {
 }
 """What a person has to do about errors that a retry meets again, by words of the server."""
 _SETTINGS = ("appendfsync", "no-appendfsync-on-rewrite", "maxmemory-policy", "maxmemory")
+_SAFE = {
+    "appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no", "maxmemory-policy": "noeviction",
+}  # fmt: skip
+_UNKNOWN = "unknown"
 _LOST = (
     "Check that the server runs, and that host and port of the connection are right. Set ssl in its extra if the server"
     " speaks TLS, and only then."
@@ -73,6 +77,7 @@ def opened(connection: ConnectionInfo, seconds: float = ANSWER_SECONDS, **where:
         SinkAccessError: it refuses this login, or a command of it.
     """
     require_type(connection, "redis")
+    refuse_misspelt(connection, ("db", "ssl", *_TLS))
     tls = _tls(connection)
     try:
         with closing(
@@ -169,7 +174,7 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
             raise ServerFault.PRIVILEGE.error(f"Redis at {server}", words, server=server) from None
     wrong = {} if info.get("aof_enabled") else {"appendonly": "no"}
     settings = _settings(client)
-    if (found := settings.get("appendfsync", "unknown")) != "always":
+    if (found := settings.get("appendfsync", _UNKNOWN)) != _SAFE["appendfsync"]:
         wrong["appendfsync"] = found
     if settings.get("no-appendfsync-on-rewrite", "no") != "no":  # it also holds for `always`
         wrong["no-appendfsync-on-rewrite"] = settings["no-appendfsync-on-rewrite"]
@@ -178,9 +183,11 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
         wrong["maxmemory-policy"] = settings["maxmemory-policy"]
     if wrong and not any(sink.allow_unsafe_durability for sink in sinks):
         remedy = (
-            "Set appendonly yes, appendfsync always, no-appendfsync-on-rewrite no and maxmemory-policy noeviction, also"
-            " in redis.conf (CONFIG REWRITE), and grant +config|get. Or give the sink allow_unsafe_durability=True."
+            f"Set {shown({name: _SAFE[name] for name in wrong})}, also in redis.conf (CONFIG REWRITE). Or give the sink"
+            " allow_unsafe_durability=True."
         )
+        if _UNKNOWN in wrong.values():
+            remedy = f"Grant +config|get, if the user lacks it. {remedy}"
         raise unsafe_settings(f"Redis at {server}", wrong, remedy, server=server)
     return {"redis": info.get("redis_version", "?"), "unsafe": wrong}
 

@@ -19,6 +19,7 @@ from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.base.columns import Misfits, TableColumn
 from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.refused import NullFound
 from airflow_ft.sinks.sqlite.file import code_of
 from airflow_ft.sinks.sqlite.spec import fold
 
@@ -185,18 +186,18 @@ def refused(batch: pa.RecordBatch, columns: dict[str, Column]) -> dict[int, str]
     for field, values in zip(batch.schema, batch.columns, strict=True):
         for row in beyond(values):
             found.setdefault(row, f"{field.name}: outside the years 1 to 9999, which have no standard text form")
-        checks = []
+        checks: list[tuple[pa.Array, str]] = []
         if pa.types.is_floating(field.type):
-            checks.append((pc.is_nan(values), "NaN, which SQLite would store as NULL"))
+            checks.append((pc.is_nan(values), f"{field.name}: NaN, which SQLite would store as NULL"))
         if field.type == pa.uint64():
             larger = pc.greater(values, pa.scalar(_LARGEST, pa.uint64()))
-            checks.append((larger, f"more than {_LARGEST}, the largest integer of SQLite"))
+            checks.append((larger, f"{field.name}: more than {_LARGEST}, the largest integer of SQLite"))
         if columns[fold(field.name)].is_rowid and values.null_count:
             made_up = "NULL in the INTEGER PRIMARY KEY, which SQLite would replace by a new number"
-            checks.append((pc.is_null(values), made_up))
+            checks.append((pc.is_null(values), NullFound(f"{field.name}: {made_up}")))
         for wrong, why in checks:
             for row in pc.indices_nonzero(pc.fill_null(wrong, False)).to_pylist():
-                found.setdefault(row, f"{field.name}: {why}")
+                found.setdefault(row, why)
     return found
 
 

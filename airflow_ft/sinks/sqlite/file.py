@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -14,6 +13,7 @@ from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.clients.mounts import network_file_system
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SinkAccessError, SinkUnavailableError
+from airflow_ft.sinks.base.places import require_file
 
 WAIT_SECONDS = 30.0  # for the holder of the file
 OLDEST = (3, 37, 0)  # has pragma_table_list
@@ -142,20 +142,7 @@ class SqliteFile:
                     path=str(self.path),
                     file_system=kind,
                 )
-            if not self.path.exists() and not os.access(self.path.parent, os.W_OK):
-                raise SinkAccessError(
-                    f"the folder {self.path.parent} does not exist or is not writable.",
-                    code="folder_unusable",
-                    remedy=f"Create the folder {self.path.parent}, or make it writable by the user who runs the tasks.",
-                    path=str(self.path.parent),
-                )
-            if self.path.exists() and not os.access(self.path, os.W_OK):
-                raise SinkAccessError(
-                    f"the file {self.path} is not writable.",
-                    code="file_unusable",
-                    remedy="Make it writable by the user who runs the tasks.",
-                    path=str(self.path),
-                )
+            require_file(self.path)
         except OSError as error:
             raise self._unreachable(error) from error
 

@@ -33,7 +33,7 @@ from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant, TransactionLedger
-from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.refused import NullFound, Refused
 from airflow_ft.sinks.sqlite.columns import (
     Column,
     create_table,
@@ -194,7 +194,8 @@ class _Load(Load):
                 raise
             if not self.db.in_transaction:
                 raise self.declined(f"{error}, and a trigger has rolled everything back") from error
-            why = str(error)
+            is_null = getattr(error, "sqlite_errorname", "") == "SQLITE_CONSTRAINT_NOTNULL"
+            why = NullFound(error) if is_null else str(error)
         if why:
             self.db.execute("ROLLBACK TO airflow_ft_rows")
         self.db.execute("RELEASE airflow_ft_rows")

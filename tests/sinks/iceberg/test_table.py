@@ -375,6 +375,19 @@ def test_rows_of_a_renamed_column_stay(tmp_path: Path) -> None:
         assert rows == {1: ("row 1", None), 900: ("new", "n"), 901: ("new", "n")}
 
 
+def test_the_new_name_of_a_renamed_column_is_said(world: World) -> None:
+    world.deliver(world.plan())
+    with opened(world) as table, table.update_schema() as update:
+        update.rename_column("text", "label")
+    plan = world.plan(pa.table({"id": [900], "text": ["a"], "other": ["b"]}))
+    found = {each.column: each for each in problems(world, plan)}
+    assert found["text"].fields["renamed"] == "label" and "label" in found["text"].remedy
+    assert {each.code for each in found.values()} == {"column_missing"} and "renamed" not in found["other"].fields
+    with opened(world) as table, table.update_schema() as update:
+        update.delete_column("label")
+    assert not any("renamed" in each.fields for each in problems(world, plan))
+
+
 def test_a_name_mapping_that_others_change_is_no_longer_used(world: World) -> None:
     world.deliver(world.plan())
     name = "schema.name-mapping.default"
@@ -421,8 +434,9 @@ def test_a_former_name_is_refused(tmp_path: Path, change: str) -> None:
             else:
                 update.delete_column("text")
         before = table_of(world).read().to_pylist()
-        with raises(UnfitTargetError, "column_missing", column="text", sink=SINK):
+        with raises(UnfitTargetError, "column_missing", column="text", sink=SINK) as caught:
             world.prepare(world.plan(world.table(900, 1)))
+        assert caught.error is not None and ("to label" in caught.error.remedy) == (change == "rename")
         assert table_of(world).read().to_pylist() == before
 
 
@@ -579,7 +593,7 @@ def test_a_secret_is_not_sent_without_tls_unasked() -> None:
     assert properties(replace(named, host="http://localhost"))["uri"] == "http://localhost:443"
 
 
-@pytest.mark.parametrize("extra", [{"type": "hive", "uri": "thrift://a"}, {"type": "sql"}])
+@pytest.mark.parametrize("extra", [{"type": "hive", "uri": "thrift://a"}, {"type": "sql"}, {"warehouse": "file:///a"}])
 def test_a_connection_that_names_no_catalog_is_refused(world: World, extra: dict[str, str]) -> None:
     with raises(SinkAccessError, "connection_invalid"):
         properties(replace(world.target.connection, extra=extra))
@@ -592,7 +606,7 @@ def test_a_connection_that_names_no_catalog_is_refused(world: World, extra: dict
         ({"warehouse": "nothing://x"}, "connection_invalid"),
         ({"uri": "no uri"}, "connection_invalid"),
         ({"uri": "firebird://h/d"}, "connection_invalid"),
-        ({"uri": "sqlite:////no/such/folder/catalog.db"}, "database_missing"),
+        ({"uri": "sqlite:////no/such/folder/catalog.db"}, "folder_unusable"),
         ({"uri": "oracle+oracledb://h/d"}, "package_missing"),
     ],
     ids=str,
@@ -602,6 +616,17 @@ def test_a_catalog_that_cannot_be_used_is_told(world: World, extra: dict[str, An
     world.target.connection = replace(there, extra={**there.extra, **extra})
     with raises(SinkAccessError, code):
         world.prepare(world.plan())
+
+
+def test_a_locked_database_is_no_server(world: World) -> None:
+    world.deliver(world.plan())
+    extra = dict(world.target.connection.extra)
+    extra["uri"] = extra["uri"].replace("timeout=60", "timeout=0")
+    world.target.connection = replace(world.target.connection, extra=extra)
+    with closing(sqlite3.connect(world.folder / "catalog.db")) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        with raises(SinkUnavailableError, "lock_timeout"):
+            world.prepare(world.plan())
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied", "a"), OSError("AWS Error ACCESS_DENIED")])

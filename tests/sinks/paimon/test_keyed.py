@@ -92,8 +92,10 @@ def test_rows_without_a_key_or_a_known_kind_are_refused(tmp_path: Path) -> None:
     world = keyed(tmp_path)
     plan = world.plan(changes(("insert", 1, "a"), ("insert", None, "b"), ("upwards", 2, "c")))
     vote = world.prepare(plan)
-    with raises(DeclinedError, "row_refused", sink=SINK):
+    with raises(DeclinedError, "null_refused", sink=SINK) as caught:
         world.commit(plan, vote)
+    assert caught.error is not None and Path(caught.error.fields["path"]).is_file()
+    assert caught.error.fields["path"] in caught.error.what
     proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
     assert proof.counts == {SINK: 1} and current(world) == {1: "a"}
 

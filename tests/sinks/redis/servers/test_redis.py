@@ -70,6 +70,7 @@ def test_a_server_that_may_forget_is_refused(world: World, name: str, value: str
     try:
         [problem] = lacking(world, connection)
         assert (problem.code, problem.fields["settings"]) == ("server_setting_unsafe", {name: value})
+        assert problem.remedy.startswith(f"Set {name} {back}, also in redis.conf")
         with raises(UnfitTargetError, "server_setting_unsafe"):
             world.prepare(plan)
         found = doctor.examine(plan.pipeline, plan.participants[0], connection, [])
