@@ -19,6 +19,7 @@ from typing import Any
 from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, WalCorruptError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan, Plan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.overview import Only
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.set_aside import of_proof
@@ -248,7 +249,7 @@ def _compared(
         if not left:
             what = "its rows were pruned while they were compared (num_retained)."
             raise _refusal(pipeline, delivered[-1].plan.number, "checkpoint_pruned", what) from None
-        log.info("%d of %d checkpoints were pruned meanwhile", len(delivered) - len(left), len(delivered))
+        log.info("pruned meanwhile: %d of %s", len(delivered) - len(left), count_text(len(delivered), "checkpoint"))
     return _compared(store, pipeline, verifier, left, participant)
 
 
