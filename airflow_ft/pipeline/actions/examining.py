@@ -57,7 +57,7 @@ def _summary(checks: Sequence[Check]) -> str:
     )
     if problems:
         return f"{counts}: a run would fail. Follow the Fix lines, then run this check again."
-    return f"{counts}: a run would not fail." if warnings else f"Passed {count_text(len(checks), 'check')}."
+    return f"{counts}: a run would not fail." if warnings else f"{count_text(len(checks), 'check')} passed."
 
 
 def require(checks: Sequence[Check], pipeline: str, *, warnings: bool = False) -> None:
