@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.resolved import delivery_context, resolve
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _OWN = ("run_id", "turn_timeout")
@@ -68,6 +69,24 @@ _POLL_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
+def ending_with_the_message(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function of scripts: its errors have no frames of this package and no causes, only the message.
+
+    The level DEBUG of the log has frames and causes.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **arguments: P.kwargs) -> T:
+        try:
+            return function(*args, **arguments)
+        except AirflowFtError as error:
+            log.debug("%s failed", function.__name__, exc_info=True)
+            raise error.with_traceback(None) from None
+
+    return call
+
+
+@ending_with_the_message
 def run(
     spec: PipelineSpec | None = None,
     *,
@@ -211,8 +230,7 @@ class PlainRun:
         except AirflowFtError as error:
             failures.append(error)
         if failures:
-            log.debug("the run failed", exc_info=failures[0])
-            raise failures[0].with_traceback(None) from None  # a person reads the message, not its causes
+            raise failures[0]
         return pipeline.report_confirmed(confirmation)
 
     def _again(self, store: DecisionLog, step: Callable[[steps.Context[DecisionLog]], T]) -> T:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, date, datetime
@@ -120,6 +122,37 @@ def test_an_index_of_pandas_is_columns_or_refused(shop: Shop) -> None:
             shop.deliver(unfit, 3)
     with raises(ConfigurationError, "argument_invalid"):
         shop.deliver(frame["id"], 3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "code"),
+    [([1], ConfigurationError, "argument_invalid"), (ROWS.slice(0, 1), DeclinedError, "row_refused")],
+)
+def test_a_script_ends_with_the_message(shop: Shop, rows: Any, error: type[AirflowFtError], code: str) -> None:
+    with closing(sqlite3.connect(shop.folder / "shop.db")) as db:
+        db.execute("CREATE TABLE orders (id INTEGER CHECK (id > 1), what TEXT)")
+    with raises(error, code, **({} if code == "row_refused" else {"argument": "rows", "value": "a list"})) as caught:
+        shop.deliver(rows, 1)
+    assert caught.value is not None
+    shown = [each for each in traceback.extract_tb(caught.value.__traceback__) if "/airflow_ft/" in each.filename]
+    assert len(shown) == 1 and (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
+
+
+def test_the_plan_is_logged_once(shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    other = {"conn_type": "sqlite", "host": str(shop.folder / "other.db")}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(other))
+    sinks = {name: airflow_ft.SqliteSink(table=name, conn_id=name) for name in ("shop", "other")}
+    with caplog.at_level(logging.INFO, "airflow_ft"):
+        airflow_ft.deliver(
+            dict.fromkeys(sinks, ROWS),
+            pipeline="orders",
+            position=1,
+            sinks=sinks,
+            store=shop.store,
+            wal_root=str(shop.folder / "wal"),
+        )
+    lines = [record.message for record in caplog.records if record.message.startswith("plan: ")]
+    assert lines and len(lines) == len(set(lines))
 
 
 @pytest.mark.parametrize("as_folder", [True, False])
