@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sqlite3
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -114,6 +115,19 @@ def test_a_position_is_delivered_once(shop: Shop, monkeypatch: pytest.MonkeyPatc
     assert (again["numbers"], again["rows"], again["checkpoint"], again["repeated"]) == ([], 0, 1, True)
     assert shop.deliver(ROWS.slice(0, 0), "2026-11-23")["checkpoint"] == 2, "of text only equality counts"
     assert shop.rows() == [(1, "a"), (2, "b")]
+
+
+def test_the_script_of_the_docs_delivers_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", shop.store)
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", str(shop.folder / "wal"))
+    page = (Path(airflow_ft.__file__).parents[1] / "docs/sinks.md").read_text()
+    [code] = re.findall(r"```python\n# try_sink.py\n(.*?)```", page, re.DOTALL)
+    for repeated in (False, True):
+        exec(compile(code, "try_sink.py", "exec"), {"__name__": "__main__"})
+        assert f"'repeated': {repeated}" in capsys.readouterr().out
+    assert shop.rows() == [(1, "ann"), (2, "bob")]
 
 
 def test_everything_that_has_rows_is_taken(shop: Shop, tmp_path: Path) -> None:
