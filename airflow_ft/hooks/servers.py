@@ -16,6 +16,7 @@ from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.failure import with_fix
+from airflow_ft.protocol.numbers import count_text
 
 _SECONDS = 10.0  # until a server that does not answer is given up
 
@@ -124,7 +125,7 @@ class IcebergCatalogHook(_TestedHook):
         from airflow_ft.sinks.iceberg.catalog import Connected
 
         with closing(Connected(connection, ())) as place, place.translated_errors():
-            return f"an Iceberg catalog with {len(place.catalog.list_namespaces())} namespaces"
+            return f"an Iceberg catalog with {count_text(len(place.catalog.list_namespaces()), 'namespace')}"
 
 
 class HiveMetastoreHook(_TestedHook):
@@ -137,7 +138,7 @@ class HiveMetastoreHook(_TestedHook):
         from airflow_ft.sinks.hive.metastore import Connected
 
         with closing(Connected(connection, ("", ""), _SECONDS)) as place, place.translated_errors():
-            return f"a Hive metastore with {len(place.client.get_all_databases())} schemas"
+            return f"a Hive metastore with {count_text(len(place.client.get_all_databases()), 'schema')}"
 
 
 class HBaseGatewayHook(_TestedHook):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.pipeline.run import PlainRun, spec_of
+from airflow_ft.pipeline.run import PlainRun, ending_with_the_message, spec_of
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.position import Position
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _OWN = ("turn_timeout",)
 
 
+@ending_with_the_message
 def deliver(
     rows: object,
     spec: PipelineSpec | None = None,

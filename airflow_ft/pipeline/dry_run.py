@@ -25,7 +25,7 @@ from airflow_ft.clients.buckets import resolve_with
 from airflow_ft.pipeline.dry_run_result import DryRun
 from airflow_ft.pipeline.output_mode import declared_mode, examine_mode
 from airflow_ft.pipeline.resolved import resolve
-from airflow_ft.pipeline.run import check_plain_values, spec_of
+from airflow_ft.pipeline.run import check_plain_values, ending_with_the_message, spec_of
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.protocol.backpressure import RETAINED_BATCHES, SPARE_BATCHES
 from airflow_ft.protocol.doctor import Check, Verdict
@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 spark_log = logging.getLogger("airflow_ft.spark")
 
 
+@ending_with_the_message
 def dry_run(
     spec: PipelineSpec | None = None,
     *,

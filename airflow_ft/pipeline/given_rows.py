@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.arguments import shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError, ExternalRowsError, JobError, SealError, StageError
+from airflow_ft.protocol.numbers import count_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -205,7 +206,7 @@ def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows
     rows.keeps = private
     if rows.count != counted:
         raise SealError(
-            f"Spark counted {counted} rows, but its files have {rows.count}.",
+            f"Spark counted {count_text(counted, 'row')}, but its files have {rows.count}.",
             sink=sink,
             remedy="Check the disk of wal_root. Nothing was published: the next attempt computes the rows again.",
             counted=counted,

@@ -13,10 +13,10 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.resolved import delivery_context, resolve
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _OWN = ("run_id", "turn_timeout")
@@ -68,6 +69,24 @@ _POLL_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
+def ending_with_the_message(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function of scripts: its errors have no frames of this package and no causes, only the message.
+
+    The level DEBUG of the log has frames and causes.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **arguments: P.kwargs) -> T:
+        try:
+            return function(*args, **arguments)
+        except AirflowFtError as error:
+            log.debug("%s failed", function.__name__, exc_info=True)
+            raise error.with_traceback(None) from None
+
+    return call
+
+
+@ending_with_the_message
 def run(
     spec: PipelineSpec | None = None,
     *,
@@ -157,6 +176,8 @@ class PlainRun:
         self._key = RunKey(f"{PLAIN}{spec.pipeline}", run_id or new_run_id())
         self._waited = 0.0
         self._stage = stage
+        # Of all steps: `stage` need not watch the leases again that `recover` has watched for its turn.
+        self._watch = LeaseWatch()
 
     def deliver(self) -> dict[str, Any]:
         """All steps; see `run`."""
@@ -211,14 +232,13 @@ class PlainRun:
         except AirflowFtError as error:
             failures.append(error)
         if failures:
-            log.debug("the run failed", exc_info=failures[0])
-            raise failures[0].with_traceback(None) from None  # a person reads the message, not its causes
+            raise failures[0]
         return pipeline.report_confirmed(confirmation)
 
     def _again(self, store: DecisionLog, step: Callable[[steps.Context[DecisionLog]], T]) -> T:
         """Run a step; retries it after a transient error, and while other runs work on the pipeline."""
         restarts = (self._spec.strategy if self._spec.restart is not None else USUAL).begin(time.monotonic())
-        abandoned = Abandoned(store, self._spec.pipeline, settings.lease_seconds())
+        abandoned = self._abandoned(store)
         number = 1
         while True:
             try:
@@ -226,6 +246,8 @@ class PlainRun:
             except (TurnHeldError, LeaseHeldError) as error:
                 self._wait(error)
             except TransientError as error:
+                # If the decision log was away, an owner that is alive could not renew its lease either.
+                self._watch = LeaseWatch()
                 # A person must correct a password or a table, which takes longer. `restart=` asks for retries.
                 needs_a_person = isinstance(error, SinkAccessError | UnfitTargetError) and self._spec.restart is None
                 wait = None if needs_a_person else wait_after(error, restarts, "the step")
@@ -233,8 +255,10 @@ class PlainRun:
                     raise
                 time.sleep(wait)
                 number += 1
-                # If the decision log was away, an owner that is alive could not renew its lease either.
-                abandoned = Abandoned(store, self._spec.pipeline, settings.lease_seconds())
+                abandoned = self._abandoned(store)
+
+    def _abandoned(self, store: DecisionLog) -> Abandoned:
+        return Abandoned(store, self._spec.pipeline, settings.lease_seconds(), self._watch)
 
     def _wait(self, error: AirflowFtError) -> None:
         """For others; raises the error when that has taken too long."""
@@ -266,19 +290,16 @@ class Abandoned:
     While it works it renews a lease. So it is over when no lease of the pipeline has moved for `seconds`. If it is not
     dead but asleep, it is fenced when it wakes up (I5). Only Airflow knows about a DAG run, so none is ever over here.
 
-    `watch` has what this wait has seen of the leases, so that `take_epoch` does not wait for them again.
+    `watch` gets what this wait has seen of the leases, so that `take_epoch` does not wait for them again.
     """
 
     store: QueryLog
     pipeline: str
     seconds: float
+    watch: LeaseWatch
     monotonic: Callable[[], float] = time.monotonic
-    watch: LeaseWatch = field(init=False)
     _seen: tuple[RunKey, Mapping[str, int]] | None = None
     _since: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.watch = LeaseWatch(self.monotonic)
 
     def __call__(self, holder: RunKey) -> bool:
         """Return whether the run is over. Call it repeatedly."""

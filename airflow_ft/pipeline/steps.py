@@ -294,8 +294,9 @@ def prepare(
     """Plans what is staged, and asks one participant for its vote; a refusal aborts and rewinds."""
     ready.require_root(delivery.wal_root)
     prepared = steps.prepare_step(run, plan, delivery.checkpointing, participant, announced)
-    for reason in plan.reasons:
-        log.info("plan: %s", reason)
+    if prepared and participant == plan.names[0]:  # the others would repeat it in the same log, outside Airflow
+        for reason in plan.reasons:
+            log.info("plan: %s", reason)
     return prepared
 
 

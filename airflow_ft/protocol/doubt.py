@@ -19,8 +19,6 @@ from airflow_ft.protocol.errors import (
     AirflowFtError,
     HaltError,
     NewerReleaseError,
-    SinkAccessError,
-    SinkUnavailableError,
     StoreCorruptError,
 )
 from airflow_ft.protocol.explaining import is_refused, refuses_rows, waiting_for
@@ -248,10 +246,8 @@ def read_evidence(plan: Plan, name: str, participants: ParticipantFactory, *, un
             return _read(plan, name, sink)
     except HaltError as error:
         return Evidence(Finding.CONTRADICTION, f"{error.reason}: {error.what}")
-    except (SinkUnavailableError, SinkAccessError) as error:
-        return Evidence(Finding.UNKNOWN, f"sink unreachable: {error.what}")
-    except AirflowFtError as error:
-        return Evidence(Finding.UNKNOWN, f"cannot read the sink: {error.what}")
+    except AirflowFtError as error:  # also of a server that answers, whose replicas lack what it has
+        return Evidence(Finding.UNKNOWN, f"no proof from the sink: {error.what}")
 
 
 def _read(plan: Plan, name: str, sink: Participant) -> Evidence:

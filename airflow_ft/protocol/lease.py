@@ -29,7 +29,8 @@ class LeaseWatch:
     """Since when each lease of a pipeline is unchanged, by the monotonic clock of this process.
 
     A process that hands one watch to several waits for a dead owner waits once. A lease is known by holder, epoch and
-    counter. So a lease that was renewed, released or taken in between starts at zero.
+    counter. So a lease that was renewed, released or taken in between starts at zero. No look is needed in between:
+    an equal counter proves that there was no renewal. An owner that wakes up after the wait is fenced (I5).
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

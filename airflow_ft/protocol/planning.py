@@ -22,6 +22,7 @@ from airflow_ft.protocol.model import (
     Promise,
     Segment,
 )
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.reasons import Reason, reason_of
 from airflow_ft.protocol.sink_spec import SinkSpec, UnconnectedSinkSpec
 
@@ -248,7 +249,7 @@ def check_sinks_of_segments(pipeline: str, delivery: Delivery, segments: Iterabl
         for sink, rows in segment.rows.items():
             if rows and sink not in declared:
                 raise ConfigurationError(
-                    f"it has {rows} staged rows for a sink that the pipeline no longer declares.",
+                    f"it has {count_text(rows, 'staged row')} for a sink that the pipeline no longer declares.",
                     code="sink_undeclared",
                     remedy="Declare the sink again until the rows are delivered. Or run `airflow ft rewind"
                     f" {pipeline}`: the next run computes them again.",

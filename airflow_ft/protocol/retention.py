@@ -17,6 +17,7 @@ from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.delivery_log import DeliveryLog
 from airflow_ft.protocol.errors import AirflowFtError, FencedError, StorageUnavailableError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, ParticipantPlan, Segment
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.protocol.write_ahead_log import Archive
@@ -149,7 +150,7 @@ def _prune(
         for participant in latest.plan.participants:
             _forget(participants, participant, fence, floor)
     _delete(store, pipeline, archive, old)
-    log.info("pruned %d old checkpoints of %s, up to %d", len(old), pipeline, old[-1].number)
+    log.info("pruned %s of %s, up to %d", count_text(len(old), "old checkpoint"), pipeline, old[-1].number)
     return len(old)
 
 

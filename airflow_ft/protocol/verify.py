@@ -13,12 +13,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, WalCorruptError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan, Plan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.overview import Only
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.set_aside import of_proof
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 PAGE = 1000
 """Completed checkpoints that are read from the decision log at once."""
+_Key = tuple[str, str]  # name and kind of a participant
 SAMPLES = 3
 """Most rows of a difference that are shown."""
 
@@ -186,16 +188,15 @@ def verify(
     report with its error; the others are compared anyway. Numbers that a run prunes meanwhile are left out.
     ConfigurationError for a number that cannot be compared.
     """
-    chosen = _asked_for(store, pipeline, sorted(set(numbers))) or _still_there(store, pipeline)
+    asked = _asked_for(store, pipeline, sorted(set(numbers)))
     reports: list[SinkReport] = []
-    for (name, _), delivered in _by_participant(store, pipeline, chosen).items():
+    for (name, kind), delivered in _by_participant(store, pipeline, asked or _still_there(store, pipeline)).items():
         try:
-            reports += _compared(store, pipeline, verifier, delivered, name)
+            reports += _compared_beside(store, pipeline, verifier, delivered, (name, kind), asked)
         except AirflowFtError as error:
             plans = (each.plan.participant(name) for each in delivered)
             sinks = {sink: place(plan, sink) for plan in plans for sink in plan.sinks}
-            numbers = tuple(each.plan.number for each in delivered)
-            text, code = str(error), error.code
+            numbers, text, code = tuple(each.plan.number for each in delivered), str(error), error.code
             reports += [
                 SinkReport(name, sink, target, numbers, expected_rows(delivered, sink), error=text, error_code=code)
                 for sink, target in sinks.items()
@@ -235,6 +236,35 @@ def lost_and_pruned(store: QueryLog, pipeline: str, participants: ParticipantFac
     return reports
 
 
+def _compared_beside(
+    store: QueryLog,
+    pipeline: str,
+    verifier: Verifier,
+    delivered: Sequence[Delivered],
+    key: _Key,
+    asked: Sequence[Checkpoint],
+) -> Sequence[SinkReport]:
+    """Compare; once more if a sink differs and newer numbers were delivered meanwhile, which may have changed its keys.
+
+    `asked`: the checkpoints that a person names, if any.
+    """
+    for is_first in (True, False):
+        found = _compared(store, pipeline, verifier, delivered, key[0])
+        if all(report.is_complete for report in found):
+            break
+        before = delivered[-1].newest
+        delivered = _by_participant(store, pipeline, asked or _still_there(store, pipeline)).get(key, delivered)
+        if (newest := delivered[-1].newest) == before:
+            break
+        if not is_first:
+            note = (
+                f"checkpoint {newest} was delivered during the comparison. If the sink writes by key, rows that it"
+                " changed count as missing. Stop the pipeline, then run this command again"
+            )
+            return [each if each.is_complete else replace(each, notes=(*each.notes, note)) for each in found]
+    return found
+
+
 def _compared(
     store: QueryLog, pipeline: str, verifier: Verifier, delivered: Sequence[Delivered], participant: str
 ) -> Sequence[SinkReport]:
@@ -248,7 +278,7 @@ def _compared(
         if not left:
             what = "its rows were pruned while they were compared (num_retained)."
             raise _refusal(pipeline, delivered[-1].plan.number, "checkpoint_pruned", what) from None
-        log.info("%d of %d checkpoints were pruned meanwhile", len(delivered) - len(left), len(delivered))
+        log.info("pruned meanwhile: %d of %s", len(delivered) - len(left), count_text(len(delivered), "checkpoint"))
     return _compared(store, pipeline, verifier, left, participant)
 
 
@@ -271,9 +301,8 @@ def _asked_for(store: QueryLog, pipeline: str, numbers: Sequence[int]) -> list[C
         try:
             checkpoint = store.checkpoint(pipeline, number)
         except KeyError:
-            raise _refusal(
-                pipeline, number, "checkpoint_unknown", "the pipeline has no checkpoint of this number."
-            ) from None
+            what = "the pipeline has no checkpoint of this number."
+            raise _refusal(pipeline, number, "checkpoint_unknown", what) from None
         if checkpoint.delivered_by not in (None, number):
             what = f"checkpoint {checkpoint.delivered_by} delivered its rows. Compare that one."
             raise _refusal(pipeline, number, "action_refused", what, delivered_by=checkpoint.delivered_by)
@@ -308,11 +337,9 @@ def _has_rows(plan: Plan, there: frozenset[str]) -> bool:
     return all(segment.location in there for segment in plan.segments)
 
 
-def _by_participant(
-    store: QueryLog, pipeline: str, checkpoints: Sequence[Checkpoint]
-) -> dict[tuple[str, str], list[Delivered]]:
-    """By name and kind of the participant: what went into one target is compared together, whatever the plans say."""
-    groups: dict[tuple[str, str], list[Delivered]] = {}
+def _by_participant(store: QueryLog, pipeline: str, checkpoints: Sequence[Checkpoint]) -> dict[_Key, list[Delivered]]:
+    """By participant: what went into one target is compared together, whatever the plans say."""
+    groups: dict[_Key, list[Delivered]] = {}
     others = _others(store, pipeline, [each.number for each in checkpoints])
     for checkpoint in checkpoints:
         assert checkpoint.plan is not None  # `_is_there`
@@ -320,16 +347,9 @@ def _by_participant(
             key = (plan.name, plan.kind)
             before = _proof_of(store, pipeline, plan.predecessor, plan.name)
             more = others.get(key, _Others())
-            groups.setdefault(key, []).append(
-                Delivered(
-                    checkpoint.plan,
-                    checkpoint.proof_of(plan.name),
-                    before,
-                    tuple(more.plans),
-                    newest=more.newest,
-                    newest_other=more.newest_other,
-                )
-            )
+            proof = checkpoint.proof_of(plan.name)
+            found = Delivered(checkpoint.plan, proof, before, tuple(more.plans), more.newest, more.newest_other)
+            groups.setdefault(key, []).append(found)
     return groups
 
 
@@ -342,9 +362,9 @@ class _Others:
     newest_other: int = 0
 
 
-def _others(store: QueryLog, pipeline: str, compared: Sequence[int]) -> dict[tuple[str, str], _Others]:
+def _others(store: QueryLog, pipeline: str, compared: Sequence[int]) -> dict[_Key, _Others]:
     """Return what each participant may have delivered from the first compared number on."""
-    found: dict[tuple[str, str], _Others] = {}
+    found: dict[_Key, _Others] = {}
     first, those = min(compared, default=0), frozenset(compared)
     before, limit = None, min(PAGE, store.pipeline(pipeline).next_number - first)
     while page := store.checkpoints(pipeline, limit, before):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -69,4 +70,5 @@ class GroupOffsets:
                 raise clients.error(error.args[0], f"committing the offsets of group {group}") from None
         level = logging.DEBUG if group in self._logged else logging.INFO  # a stream says so each few seconds, for days
         self._logged.add(group)
-        log.log(level, "group %s: committed the offsets of confirmed rows (%d partitions)", group, len(offsets))
+        partitions = count_text(len(offsets), "partition")
+        log.log(level, "group %s: committed the offsets of confirmed rows (%s)", group, partitions)

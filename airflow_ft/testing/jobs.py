@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.pipeline.run import PlainRun
+from airflow_ft.pipeline.run import PlainRun, ending_with_the_message
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.sinks.sqlite.spec import SqliteSink
@@ -80,6 +80,7 @@ class JobTrial:
         os.utime(hidden, (self._began + self._added,) * 2)
         hidden.rename(self._input[source] / hidden.name)
 
+    @ending_with_the_message
     def run(self) -> dict[str, list[dict[str, Any]]]:
         """Deliver what was added, and return all rows of each sink. Raises JobError for a mistake in the job."""
         PlainRun(self._spec, self._connection).deliver()

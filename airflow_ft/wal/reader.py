@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
 from airflow_ft.protocol.model import Plan, Segment
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics, WalFile
 from airflow_ft.wal import roots
 from airflow_ft.wal.dead_letters import ParquetDeadLetters
@@ -107,9 +108,8 @@ class ParquetSegment:
                     raise self._unreadable(where, error, sink) from error
                 raise self._corrupt(f"{where} cannot be read: {error}.", "file_damaged", sink, where) from error
             if rows != file.rows:
-                raise self._corrupt(
-                    f"{where} has {rows} rows, but {file.rows} were published.", "file_damaged", sink, where
-                )
+                what = f"{where} has {count_text(rows, 'row')}, but {file.rows:,} were published."
+                raise self._corrupt(what, "file_damaged", sink, where)
 
     def _content(self, sink: str) -> SinkContent:
         try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import JobError, TransientError, WalCorruptError
 from airflow_ft.protocol.model import Segment
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.wal import roots
 from airflow_ft.wal.filesystem import FileSystem, another_history, filesystem, is_remote, refuse_another_history
@@ -169,7 +170,8 @@ class SegmentFolder:
             statistics.merge(of_file)
         for column, malformed in statistics.malformed().items():
             raise JobError(
-                f"{malformed:,} values are not valid UTF-8. Perhaps the job casts bytes to string.",
+                f"the rows have {count_text(malformed, 'value')} of invalid UTF-8. Perhaps the job casts"
+                " bytes to string.",
                 code="text_not_utf8",
                 remedy=f"Find the values with `F.is_valid_utf8({column!r})`. Repair them with"
                 f" `F.make_valid_utf8({column!r})`, or keep the column binary.",
@@ -219,7 +221,7 @@ class SegmentFolder:
                 rows += batch.num_rows
             if rows != metadata.num_rows:
                 raise WalCorruptError(
-                    f"{sink}/{name} has {rows} rows, but its footer says {metadata.num_rows}.",
+                    f"{sink}/{name} has {count_text(rows, 'row')}, but its footer says {metadata.num_rows}.",
                     code="file_damaged",
                     sink=sink,
                     remedy="Let the task retry: the next try computes the rows again.",

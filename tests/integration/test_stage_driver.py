@@ -156,7 +156,7 @@ def test_no_more_is_staged_than_could_be_rewound(pipeline: StageWorld) -> None:
     first = pipeline.complete(request)
     assert len(first.numbers) == 5 and first.position is None
     assert not first.complete, "a gate must not take it for all that was there"
-    assert any(line.startswith("5 checkpoints wait for delivery") for line in pipeline.lines)
+    assert any(line.startswith("the queue for delivery has 5 checkpoints") for line in pipeline.lines)
     assert pipeline.complete(pipeline.request(f"{JOBS}:Plain", sources, retained_batches=7)).numbers == ()
     rest = pipeline.complete(pipeline.request(f"{JOBS}:Plain", sources))
     assert rest.rows == {"orders": 3}

@@ -351,7 +351,7 @@ class TestKafka:
 
 
 class TestUpsert:
-    """Of each key, the newest change in the log is compared; what others may rightly have changed is not known."""
+    """Of each key, the newest change in the log is compared; what others may rightly have changed is not judged."""
 
     @pytest.fixture
     def world(self, any_mysql_database: Database, tmp_path: Path) -> MySqlWorld:
@@ -381,7 +381,7 @@ class TestUpsert:
         report = self.report(world, *plans)
         assert report.is_complete and report.differences == ()
         assert (report.expected, report.missing, report.other) == (6, 0, 1)  # keys 1, 3, 5; deleted 2, 4, 9
-        assert report.notes == ("13 changes in the log are of 6 keys; the newest one of each was compared",)
+        assert report.notes == ("compared 6 keys, each with the newest of its changes (13 in the log)",)
         assert world.sql("SHOW TABLES") == before
 
     def test_each_difference_names_the_checkpoint_that_wrote_last(self, world: MySqlWorld) -> None:
@@ -405,10 +405,10 @@ class TestUpsert:
         plans = self.three(world)
         report = self.report(world, plans[0])
         assert report.is_complete and report.expected == 5
-        assert report.notes[1].startswith("4 keys are not known")
+        assert report.notes[1].startswith("4 keys not judged")
         report = self.report(world, plans[0], plans[2], newest_other=2)
         assert report.is_complete and (report.expected, report.differences) == (6, ())
-        assert report.notes[1].startswith("2 keys are not known")
+        assert report.notes[1].startswith("2 keys not judged")
 
     def test_updates_by_newer_checkpoints_count_as_unknown(self, world: MySqlWorld) -> None:
         """Also without deletes: a lost row is found, and an updated one is unknown."""
@@ -421,7 +421,7 @@ class TestUpsert:
         world.sql("DELETE FROM orders WHERE id = 3")
         report = self.report(world, plans[0])
         assert [(d.file, d.samples) for d in report.differences] == [("rows that are not there", ("3, of 1",))]
-        assert report.notes[1].startswith("1 keys are not known")
+        assert report.notes[1].startswith("1 key not judged")
 
     def test_verifying_the_newest_checkpoint_alone_finds_lost_rows(self, world: MySqlWorld) -> None:
         plans = self.three(world)
@@ -441,7 +441,7 @@ class TestUpsert:
         for plans in [[first], [first, second]]:  # two groups, since their settings differ
             delivered = [Delivered(plan, None, None, planned) for plan in plans]
             report, *later = verify_mysql(delivered, plans[-1].participants[0], world.connection(), open_wal())
-            assert report.is_complete and report.notes[1].startswith("1 keys are not known")
+            assert report.is_complete and report.notes[1].startswith("1 key not judged")
             assert all(each.is_complete for each in later) and len(later) == len(plans) - 1
 
     def test_deletes_of_another_table_make_no_row_unknown(self, any_mysql_database: Database, tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ class TestUpsert:
         delivered = [Delivered(first, None, None, second.participants)]
         orders, stock = verify_mysql(delivered, first.participants[0], world.connection(), open_wal())
         assert [d.samples for d in orders.differences] == [("1, a",)]
-        assert stock.is_complete and stock.notes[1].startswith("1 keys are not known")
+        assert stock.is_complete and stock.notes[1].startswith("1 key not judged")
 
     def test_one_that_is_in_doubt_lacks_what_it_did_not_change_yet(self, world: MySqlWorld) -> None:
         plans = self.three(world)

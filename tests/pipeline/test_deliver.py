@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 import sqlite3
-from collections.abc import Callable, Sequence
-from contextlib import closing
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -69,6 +72,26 @@ class Shop:
             return [str(checkpoint.state) for checkpoint in reversed(store.checkpoints("orders"))]
 
 
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """Collect lines of this package's log. Airflow replaces the root's handlers meanwhile, also that of `caplog`."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler, logger = Lines(), logging.getLogger("airflow_ft")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "shop.db")}))
@@ -92,6 +115,19 @@ def test_a_position_is_delivered_once(shop: Shop, monkeypatch: pytest.MonkeyPatc
     assert (again["numbers"], again["rows"], again["checkpoint"], again["repeated"]) == ([], 0, 1, True)
     assert shop.deliver(ROWS.slice(0, 0), "2026-11-23")["checkpoint"] == 2, "of text only equality counts"
     assert shop.rows() == [(1, "a"), (2, "b")]
+
+
+def test_the_script_of_the_docs_delivers_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", shop.store)
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", str(shop.folder / "wal"))
+    page = (Path(airflow_ft.__file__).parents[1] / "docs/sinks.md").read_text()
+    [code] = re.findall(r"```python\n# try_sink.py\n(.*?)```", page, re.DOTALL)
+    for repeated in (False, True):
+        exec(compile(code, "try_sink.py", "exec"), {"__name__": "__main__"})
+        assert f"'repeated': {repeated}" in capsys.readouterr().out
+    assert shop.rows() == [(1, "ann"), (2, "bob")]
 
 
 def test_everything_that_has_rows_is_taken(shop: Shop, tmp_path: Path) -> None:
@@ -120,6 +156,37 @@ def test_an_index_of_pandas_is_columns_or_refused(shop: Shop) -> None:
             shop.deliver(unfit, 3)
     with raises(ConfigurationError, "argument_invalid"):
         shop.deliver(frame["id"], 3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "code"),
+    [([1], ConfigurationError, "argument_invalid"), (ROWS.slice(0, 1), DeclinedError, "row_refused")],
+)
+def test_a_script_ends_with_the_message(shop: Shop, rows: Any, error: type[AirflowFtError], code: str) -> None:
+    with closing(sqlite3.connect(shop.folder / "shop.db")) as db:
+        db.execute("CREATE TABLE orders (id INTEGER CHECK (id > 1), what TEXT)")
+    with raises(error, code, **({} if code == "row_refused" else {"argument": "rows", "value": "a list"})) as caught:
+        shop.deliver(rows, 1)
+    assert caught.value is not None
+    shown = [each for each in traceback.extract_tb(caught.value.__traceback__) if "/airflow_ft/" in each.filename]
+    assert len(shown) == 1 and (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
+
+
+def test_the_plan_is_logged_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {"conn_type": "sqlite", "host": str(shop.folder / "other.db")}
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps(other))
+    sinks = {name: airflow_ft.SqliteSink(table=name, conn_id=name) for name in ("shop", "other")}
+    with logged() as lines:
+        airflow_ft.deliver(
+            dict.fromkeys(sinks, ROWS),
+            pipeline="orders",
+            position=1,
+            sinks=sinks,
+            store=shop.store,
+            wal_root=str(shop.folder / "wal"),
+        )
+    plans = [line for line in lines if line.startswith("plan: ")]
+    assert plans and len(plans) == len(set(plans))
 
 
 @pytest.mark.parametrize("as_folder", [True, False])

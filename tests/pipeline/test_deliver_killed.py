@@ -16,7 +16,7 @@ from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import incoming
 from airflow_ft.wal.writer import SegmentFolder
-from tests.pipeline.test_deliver import ROWS, Shop, shop
+from tests.pipeline.test_deliver import ROWS, Shop, logged, shop
 from tests.raising import raises
 
 __all__ = ["shop"]
@@ -58,6 +58,18 @@ def killed(shop: Shop, position: int, holder: Any, name: str) -> None:
             os._exit(1)
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status), f"it did not die after {name}"
+
+
+@pytest.mark.parametrize("place", PLACES[:2], ids=lambda place: place[1])
+def test_the_next_call_waits_once(shop: Shop, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str]) -> None:
+    """The dead process held the turn and an epoch, and both waits look at the same lease."""
+    monkeypatch.setattr(settings, "lease_seconds", lambda: 0.5)
+    killed(shop, 1, *place)
+    with logged() as lines:
+        shop.deliver(ROWS, 1)
+    assert any(" works on the pipeline" in line for line in lines), "it waits for its turn"
+    assert not [line for line in lines if "counts as dead" in line]
+    assert shop.rows() == [(1, "a"), (2, "b")]
 
 
 def test_the_same_call_again_completes_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,8 @@ def test_without_a_module_there_is_nothing_to_look_for() -> None:
     [
         ("problem warning problem ok", {"2 problems", "1 warning"}),
         ("warning warning", {"2 warnings"}),
-        ("ok ok ok", {"All 3 checks"}),
+        ("ok ok ok", {"3 checks passed"}),
+        ("ok", {"1 check passed"}),
     ],
 )
 def test_the_last_line_counts(verdicts: str, counts: set[str]) -> None:

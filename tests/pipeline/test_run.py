@@ -23,7 +23,7 @@ from airflow_ft.protocol.errors import (
     StorageUnavailableError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.lease import Worker, take_epoch
+from airflow_ft.protocol.lease import LeaseWatch, Worker, take_epoch
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.overview import Condition
 from airflow_ft.store import open_store
@@ -77,7 +77,7 @@ def test_a_run_is_over_when_its_lease_is_not_renewed_in_time(tmp_path: Path) -> 
     now = 100.0
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         store.register("orders")
-        is_over = Abandoned(store, "orders", 30.0, lambda: now)
+        is_over = Abandoned(store, "orders", 30.0, LeaseWatch(lambda: now), lambda: now)
         lease = Worker("a process").lease()
         epoch = take_epoch(store, "orders", lease, "a test", lease_seconds=0.0)
         for _ in range(3):

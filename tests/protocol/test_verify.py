@@ -92,3 +92,52 @@ def test_a_number_that_only_a_lost_log_knew_is_not_compared(tmp_path: Path, monk
         )
         verify.verify(store, PIPELINE, compared)
     assert found == {(3, 7)}
+
+
+@pytest.mark.parametrize(
+    ("differing", "meanwhile", "seen"),
+    [
+        (0, 1, [(2, 0)]),
+        (1, 0, [(2, 0)]),
+        (1, 1, [(2, 0), (3, 0)]),
+        (2, 1, [(2, 0), (3, 0)]),
+        (2, 2, [(2, 0), (3, 0)]),
+    ],
+)
+def test_a_difference_is_looked_at_again_after_a_delivery(
+    tmp_path: Path, differing: int, meanwhile: int, seen: list[tuple[int, int]]
+) -> None:
+    """`differing` and `meanwhile`: how many looks find a difference, and during how many a number is delivered."""
+    found: list[tuple[int, int]] = []
+
+    def compared(delivered: Sequence[verify.Delivered], plan: ParticipantPlan) -> list[verify.SinkReport]:
+        report = verify.SinkReport.begun(plan.name, plan.sinks, "t", delivered)
+        if plan.name != "db":
+            return [report]
+        found.append((delivered[0].newest, delivered[0].newest_other))
+        if len(found) <= meanwhile:
+            scene.complete(2 + len(found))
+        return [replace(report, missing=1) if len(found) <= differing else report]
+
+    with log_of(tmp_path, completed=2, staged=4) as scene:
+        [report, _] = verify.verify(scene.store, PIPELINE, compared)
+    assert found == seen
+    assert report.is_complete is (differing < len(found) or not differing)
+    assert bool(report.notes) is (meanwhile == 2), "it says so if numbers are still delivered"
+
+
+def test_numbers_that_a_person_names_are_compared_again_alone(tmp_path: Path) -> None:
+    found: list[tuple[int, int, int]] = []
+
+    def compared(delivered: Sequence[verify.Delivered], plan: ParticipantPlan) -> list[verify.SinkReport]:
+        report = verify.SinkReport.begun(plan.name, plan.sinks, "t", delivered)
+        if plan.name == "db":
+            found.append((len(delivered), delivered[0].newest, delivered[0].newest_other))
+            if len(found) == 1:
+                scene.complete(3)
+                return [replace(report, missing=1)]
+        return [report]
+
+    with log_of(tmp_path, completed=2, staged=3) as scene:
+        verify.verify(scene.store, PIPELINE, compared, [2])
+    assert found == [(1, 2, 0), (1, 3, 3)]

@@ -60,7 +60,7 @@ def check_verify(
     known = [replace(each, newest=len(CHANGES), newest_other=len(CHANGES)) for each in delivered[:1]]
     assert report(known).notes == report(delivered[:1]).notes, "as the decision log says it, and as the sink does"
     first = report(delivered[:1])  # keys 1 and 2 were changed since
-    assert first.is_exact and any("2 keys are not known" in note for note in first.notes)
+    assert first.is_exact and any("2 keys not judged" in note for note in first.notes)
     disturb()
     found = report(delivered)
     assert found.missing == 3 and not found.is_complete

@@ -12,6 +12,7 @@ from pathlib import Path
 from airflow_ft import state as states
 from airflow_ft.admin.commands.common import Size, command, location, open_store, print_table, say
 from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.state.export import plain
 from airflow_ft.state.handle import State
 from airflow_ft.state.texts import key_of
@@ -77,7 +78,7 @@ def export(args: Namespace) -> None:
     path = Path(args.file).expanduser().absolute()
     with _open(args) as found:
         entries = found.export(args.operator, path, args.state)
-        say(f"{entries:,} entries as of {found.label}: {path}")
+        say(f"{count_text(entries, 'entry', 'entries')} as of {found.label}: {path}")
 
 
 @command

@@ -10,6 +10,7 @@ from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.doctor import Patient, examine
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import FoundProblemsError
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.spark.request import listed
 
 if TYPE_CHECKING:
@@ -52,11 +53,11 @@ def _summary(checks: Sequence[Check]) -> str:
         sum(check.verdict is verdict for check in checks) for verdict in (Verdict.PROBLEM, Verdict.WARNING)
     )
     counts = " and ".join(
-        f"{count} {word}{'s' * (count > 1)}" for count, word in ((problems, "problem"), (warnings, "warning")) if count
+        count_text(count, word) for count, word in ((problems, "problem"), (warnings, "warning")) if count
     )
     if problems:
         return f"{counts}: a run would fail. Follow the Fix lines, then run this check again."
-    return f"{counts}: a run would not fail." if warnings else f"All {len(checks)} checks passed."
+    return f"{counts}: a run would not fail." if warnings else f"{count_text(len(checks), 'check')} passed."
 
 
 def require(checks: Sequence[Check], pipeline: str, *, warnings: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 The last change of each key is kept on disk, in SQLite's own temporary database, so memory is bounded. A key may have
 been changed since by a checkpoint that is not compared: a newer one, or one in between. A value says so by its number.
-A missing value says nothing. Such keys count as not known, and are no difference.
+A missing value says nothing. Such keys are not judged, and are no difference.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport, Target, targets
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.document import DocumentLedger
@@ -201,11 +202,11 @@ def _verdict(change: Change, number: int, found: Found | None, compared: Set[int
 
 def notes(changes: int, keys: int, unknown: int) -> Iterator[str]:
     """Yield the notes of a report on `keys`, of which `unknown` cannot be judged."""
-    yield f"{changes:,} changes in the log are of {keys:,} keys; the newest one of each was compared"
+    yield f"compared {count_text(keys, 'key')}, each with the newest of its changes ({changes:,} in the log)"
     if unknown:
         yield (
-            f"{unknown:,} keys are not known: checkpoints that were not compared (their rows are no longer in the log,"
-            " or were not asked for) have changed them since, or may have deleted them"
+            f"{count_text(unknown, 'key')} not judged: checkpoints that were not compared may have changed or deleted"
+            " such keys (their rows are no longer in the log, or were not asked for)"
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.verify import Delivered, Difference, Sent, SinkReport, by_target, expected_rows
 from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.files.failures import translated_errors
@@ -95,7 +96,7 @@ def _wrong(ledger: Ledger, place: str, file: Mapping[str, Any], there: Mapping[s
     if place not in there:
         return "it is gone"
     if there[place] != file["bytes"]:
-        return f"it has {there[place]:,} bytes; {file['bytes']:,} were delivered"
+        return f"it has {count_text(there[place], 'byte')}; {file['bytes']:,} were delivered"
     return "" if _checksum(ledger, place) == file["sha256"] else "it was changed: its checksum differs"
 
 

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, WalCorruptError
 from airflow_ft.protocol.model import Plan, Segment
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.write_ahead_log import WalFile, WalReader
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.kafka.records import RecordColumns, RecordEncoder
@@ -97,7 +98,8 @@ class PlanContent:
                 raise replaced_times(self._sinks[name], name).located(pipeline=plan.pipeline, checkpoint=plan.number)
             if counter.total != expected[name]:  # I2: never commit what was not acknowledged to the last row
                 raise SinkUnavailableError(
-                    f"the brokers acknowledged {counter.total} records, but the log has {expected[name]} rows.",
+                    f"the brokers acknowledged {count_text(counter.total, 'record')}, but the log has"
+                    f" {count_text(expected[name], 'row')}.",
                     code="records_unacknowledged",
                     remedy="Retry. Nothing was committed.",
                     pipeline=plan.pipeline,
@@ -124,8 +126,8 @@ class PlanContent:
 
 def _missing(plan: Plan, segment: Segment, sink: str) -> NoReturn:
     raise WalCorruptError(
-        f"checkpoint {segment.number} should have {segment.rows.get(sink, 0)} rows for the sink, but its files do not"
-        " have them.",
+        f"checkpoint {segment.number} should have {count_text(segment.rows.get(sink, 0), 'row')} for the sink, but its"
+        " files do not have them.",
         remedy="Restore the write-ahead log from a backup. These files are not delivered.",
         pipeline=plan.pipeline,
         checkpoint=plan.number,

@@ -22,6 +22,7 @@ from airflow_ft.clients.kafka.topics import TopicLimits, describe, other_topics,
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport
 from airflow_ft.protocol.votes import Proof
 from airflow_ft.protocol.write_ahead_log import WalFile, WalReader
@@ -111,7 +112,7 @@ def _verify(
         window, notes = _window(delivered, known, topic)
         removed = _read(clients, name, window, rows, look)
         if removed:
-            notes.append(f"retention has deleted {removed:,} offsets: their records count as missing")
+            notes.append(f"retention has deleted {count_text(removed, 'offset')}, whose records count as missing")
         if topic.compacted and rows.missing:
             notes.append("the topic is compacted: records replaced by a newer one of their key count as missing")
         differences = tuple(

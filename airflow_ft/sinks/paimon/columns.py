@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.changes import missing_in_rows, missing_kind
 from airflow_ft.sinks.base.table_columns import WHOLE, Column, Format, declined, nullable, other_partitions, type_of
 from airflow_ft.sinks.files.partitions import problems
@@ -147,8 +148,8 @@ def _written_problems(
     other_key = sink.bucket_key and list(sink.bucket_key) != list(buckets.key)
     if sink.buckets and (sink.buckets != buckets.count or other_key):
         yield UnfitTargetError(
-            f"the table has {buckets.count} buckets by {list(buckets.key)}, and the sink declares {sink.buckets} by"
-            f" {list(sink.bucket_key)}.",
+            f"the table has {count_text(buckets.count, 'bucket')} by {list(buckets.key)}, and the sink declares"
+            f" {sink.buckets} by {list(sink.bucket_key)}.",
             code="key_unfit",
             remedy="Leave buckets= and bucket_key= out, or deliver into another table.",
             sink=name,

@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column, lacking
 from airflow_ft.sinks.paimon.buckets import Buckets, Layout
@@ -144,7 +145,8 @@ class Version:
                 else:
                     others.pop(identity(record), None)
         for count in others.values():
-            what = f"the table has a partition with {count} buckets, and others are to have {self.buckets.count}"
+            found_there = count_text(count, "bucket")
+            what = f"the table has a partition with {found_there}, and others are to have {self.buckets.count}"
             raise unfit(what, setting="bucket")
         return found
 

@@ -33,6 +33,7 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.model import Fence, Plan, Promise
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import PreparedEnding
 from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
@@ -125,8 +126,8 @@ class Changes(keyed.Changes[Documents, bytes | str]):
         if kind == b"GAP":
             server = address(self.documents.connection)
             what = (
-                f"Redis at {server} has {more} rows of checkpoint {self._number} and had acknowledged more. It was"
-                " restored from a backup, or failed over to a replica that lagged."
+                f"Redis at {server} has {count_text(int(more), 'row')} of checkpoint {self._number} and had"
+                " acknowledged more. It was restored from a backup, or failed over to a replica that lagged."
             )
             remedy = "Compare the rows (`airflow ft verify`), then run `airflow ft resume`."
             return StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, server=server, rows=more)

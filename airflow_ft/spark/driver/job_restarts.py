@@ -16,6 +16,7 @@ from airflow_ft.protocol.errors import (
     StoreUnavailableError,
 )
 from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.restart import (
     FailureRate,
@@ -113,7 +114,8 @@ class JobRestarts:
         tolerated = not isinstance(cause, ManyRowsError) and is_tolerated(cause, store, request.pipeline, tolerable)
         if not isinstance(cause, JobError | ManyRowsError) and self._is_stuck(restarts.strategy, tolerated):
             log.warning(
-                "%d restarts published no checkpoint, so the task starts another driver", self._failures.count - 1
+                "no checkpoint was published in %s, so the task starts another driver",
+                count_text(self._failures.count - 1, "restart"),
             )
             raise error
         wait: float | None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.jobs.uids import plan_of
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
 from airflow_ft.protocol.noting import warn
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver.capacity import QueueIsFull
@@ -122,8 +123,8 @@ class QueryRun:
                 publisher.close(ending.cause(error))
                 if isinstance(ending.first, QueueIsFull) and publisher.failure is None:
                     log.warning(
-                        "%d checkpoints wait for delivery (%s), so this run ends; the next run reads the rest",
-                        ending.first.waiting,
+                        "the queue for delivery has %s (%s), so this run ends; the next run reads the rest",
+                        count_text(ending.first.waiting, "checkpoint"),
                         WaitReason.TOO_MANY_QUEUED,
                     )
                     # The batch under way makes this end an unclean one, and its input waits for the next run.

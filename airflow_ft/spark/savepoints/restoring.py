@@ -39,6 +39,7 @@ from airflow_ft.protocol.from_savepoint import BEGINNING, ClaimMode, FromSavepoi
 from airflow_ft.protocol.from_savepoint import later as later_of
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
 from airflow_ft.protocol.model import RunKey, SparkPosition
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.spark.savepoints.beginning import start_from_scratch
 from airflow_ft.spark.savepoints.metadata import Savepoint, dispose, read_metadata, verify
@@ -322,4 +323,4 @@ def _plan(
     assert base is not None and before is not None  # something was delivered after it
     require_all_read(copied, base, newest)
     count = plan(copied, SparkLocation.of(base, copied.pipeline, copied.root), before.batch)
-    log.info("the next run computes %d micro-batches again, only to rebuild state", count)
+    log.info("the next run computes %s again, only to rebuild state", count_text(count, "micro-batch", "micro-batches"))

@@ -22,6 +22,7 @@ from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import AirflowFtError, FencedError
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import ExternalizedRetention
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.retention import Progress, delete_delivered, finalise
 from airflow_ft.protocol.steps import Context
 from airflow_ft.protocol.write_ahead_log import Archive
@@ -69,7 +70,7 @@ def clean_up(
     except (AirflowFtError, OSError) as error:
         log.warning("the checkpoints of %s were not deleted (%s): %s", context.pipeline, why, error)
         return NOT_DELETED
-    log.info("deleted state and rows of %d checkpoints of %s: %s", count, context.pipeline, why)
+    log.info("deleted state and rows of %s of %s: %s", count_text(count, "checkpoint"), context.pipeline, why)
     return DELETED
 
 

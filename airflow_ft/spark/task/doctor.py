@@ -14,6 +14,7 @@ from airflow_ft.clients.bucket_limits import check_bucket_spark
 from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.spark.request import listed
 from airflow_ft.spark.session import connector, kubernetes, masters, s3a, yarn
 from airflow_ft.spark.session.home import spark_home
@@ -54,7 +55,7 @@ def examine_spark(
     _examine_java(exam)
     files = exam.attempt("jars", lambda: jar_files(tuple(jars)))
     if files:
-        exam.ok("jars", f"{len(files)} jar files")
+        exam.ok("jars", count_text(len(files), "jar file"))
     cluster = "" if master is None else master or conf.get("spark.master", "")
     if yarn.is_yarn(cluster):
         _examine_yarn(exam, conf)
