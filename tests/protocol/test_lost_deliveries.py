@@ -318,7 +318,7 @@ def test_an_emptied_sink_that_was_adopted_begins_again(world: World, demanded: l
     world.systems["log"] = System(Promise.REDO, expires=False, token_is_gone=True)
     with raises(TokenLostError, "token_lost"):
         deliver(world, 3)
-    adopt(world.store, PIPELINE, Systems(world.systems), "a test")
+    assert adopt(world.store, PIPELINE, Systems(world.systems), "a test").forgetful == ("log",)
     world.systems["log"].token_is_gone = False
     demanded.clear()
     try_again(world, 3)
@@ -326,6 +326,12 @@ def test_an_emptied_sink_that_was_adopted_begins_again(world: World, demanded: l
     deliver(world, 4)
     assert [each[2] for each in demanded if each[0] == "log"] == [0, carried]
     assert world.store.pipeline(PIPELINE).halt_reason is None
+
+
+def test_a_sink_without_markers_is_not_called_forgetful(world: World) -> None:
+    deliver(world, 1, world.deliver_into(BOTH, mode=CheckpointingMode.AT_LEAST_ONCE))
+    world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "a test")
+    assert adopt(world.store, PIPELINE, Systems(world.systems), "a test").forgetful == ()
 
 
 def test_a_number_keeps_its_place_in_an_adoption(world: World) -> None:
