@@ -278,7 +278,7 @@ def test_what_is_committed_by_hand_out_of_its_turn_waits_for_it(make: Make, monk
 
 
 @pytest.mark.parametrize("key", ["PRIMARY KEY", ""], ids=["keyed", "without a key"])
-def test_a_branch_that_is_committed_during_its_redelivery_is_read(
+def test_a_branch_committed_during_its_redelivery_is_read(
     make: Make, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     world = make(f"CREATE TABLE orders (id bigint {key}, text text)", **PREPARED)
