@@ -37,7 +37,7 @@ from airflow_ft.protocol.votes import SinkHead
 @dataclass(frozen=True, slots=True)
 class Adoption:
     """The head of each sink before the adoption (None: no memory of the pipeline), and the epoch that owns the sinks
-    now. `forgetful`: sinks that had lost deliveries. They continue with the next one.
+    now. `forgetful`: sinks that had lost deliveries, or their markers. They continue with the next one.
     """
 
     heads: Mapping[str, SinkHead | None]
@@ -167,8 +167,7 @@ def adopt(
     if in_place:
         text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.orphans)
         who = f"{who}, who has let a former owner's marks give way ({text or 'none were left'})"
-    mine = {name: head for name, head in heads.items() if head and head.installation == store.installation}
-    behind = [name for name, head in mine.items() if not in_place and head.number < last_proven(store, pipeline, name)]
+    behind = [] if in_place else [n for n, plan in plans.items() if _lacks_proven(store, pipeline, plan, heads[n])]
     newest = max((head.epoch for head in heads.values() if head), default=0)
     numbers = None if in_place else {name: estate.number for name, estate in found.items()}
     epoch = store.adopt(pipeline, newest, numbers, who, expected=row.epoch, choice=choice_of(found, ending))
@@ -185,6 +184,13 @@ def adopt(
     # A newer adoption may be done, and the pipeline HALTED once more, or for another reason.
     store.resume(pipeline, who, row.halt_reason, epoch=epoch)
     return Adoption(heads, epoch, tuple(behind))
+
+
+def _lacks_proven(store: AdminLog, pipeline: str, plan: ParticipantPlan, head: SinkHead | None) -> bool:
+    """Return whether the sink has lost deliveries of this log, or their markers; False if another log owns it."""
+    if not plan.keeps_markers or (head is not None and head.installation != store.installation):
+        return False
+    return (head.number if head is not None else 0) < last_proven(store, pipeline, plan.name)
 
 
 @contextmanager

@@ -161,7 +161,10 @@ class Branching(Protocol):
         """
 
     def conclude(self, plan: Plan, fence: Fence, notes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Load every branch that is missing; returns the notes of the vote. None: the announcement no longer holds."""
+        """Load every branch that is missing; returns the notes of the vote. None: the announcement no longer holds.
+
+        It does not hold in a system that was restored since: the head there names an older attempt.
+        """
 
 
 class ParticipantFactory(Protocol):

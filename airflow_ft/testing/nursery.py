@@ -2,6 +2,7 @@
 
 Tasks of Airflow are forked likewise, with `[airflow_ft] preload`: modules that a system names in `preload` open
 nothing and start no thread. A process gets the current environment and working directory of its requester.
+The nursery ends when its requester dies, and the kernel then kills its processes, also those that SIGSTOP has stopped.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.sinks.registry import system
+from airflow_ft.spark.process import die_with_parent
 
 _LENGTH = 8
 
@@ -90,7 +92,7 @@ class Nursery:
         return Forked(self, self.ask(order, output))
 
     def close(self) -> None:
-        """Its processes stay."""
+        """End it, and with it its processes."""
         self._line.close()
         self._process.wait()
 
@@ -130,10 +132,13 @@ def _ended() -> bytes:
     raise EOFError("the other end has gone")
 
 
-def _live(order: Mapping[str, Any], output: int) -> None:
+def _live(order: Mapping[str, Any], output: int, parent: int) -> None:
     """All that the forked process does."""
     code = 1
     try:
+        die_with_parent()
+        if os.getppid() != parent:
+            return  # the parent died before it could be watched
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(order["folder"])
@@ -153,7 +158,7 @@ def _live(order: Mapping[str, Any], output: int) -> None:
 def main() -> None:
     """Fork on each request, until the line is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the requester ends it
-    line = socket.socket(fileno=int(sys.argv[1]))
+    line, parent = socket.socket(fileno=int(sys.argv[1])), os.getpid()
     while True:
         header, files, _, _ = socket.recv_fds(line, _LENGTH, 1)
         if not header:
@@ -172,7 +177,7 @@ def main() -> None:
                     import_module(module)
             if not (answer := os.fork()):
                 line.close()
-                _live(order, files[0])
+                _live(order, files[0], parent)
             os.close(files[0])
         line.sendall(answer.to_bytes(_LENGTH, signed=True))
 

@@ -39,10 +39,20 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import DRAINED, PLAIN, AfterAbort, CheckpointState, RunKey, SparkPosition, StateSizes
+from airflow_ft.protocol.model import (
+    DRAINED,
+    PLAIN,
+    AfterAbort,
+    CheckpointState,
+    Promise,
+    RunKey,
+    SparkPosition,
+    StateSizes,
+)
 from airflow_ft.protocol.orphans import Orphan, OrphanKind
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.reasons import AbortReason
+from tests.protocol.systems import System
 from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
 from tests.spark.test_savepoints import saved_scene
@@ -586,6 +596,15 @@ def test_adopt_shows_what_the_sinks_hold_and_takes_them_over(world: World, ft: A
     assert "db: delivered up to checkpoint 7" in text and "is ACTIVE" in text
     world.steps(world.context(3))
     assert world.systems["db"].rows == world.systems["log"].rows == [5, 6, 7, number]
+
+
+def test_adopt_names_a_sink_that_lost_everything(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    world.systems["log"] = System(Promise.REDO, expires=False, token_is_gone=True)
+    world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "a test")
+    text = ft("adopt", PIPELINE, "--yes")
+    assert "log had lost deliveries" in text and "different checkpoints" not in text
 
 
 def test_adopt_warns_of_nothing_that_it_refuses(world: World, ft: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +99,33 @@ def test_whoever_ends_the_tests_at_the_terminal_ends_it_too(tmp_path: Path) -> N
     asleep.send_signal(signal.SIGINT)
     assert asleep.wait(60) == 1
     assert "KeyboardInterrupt" in (tmp_path / "asleep").read_text()
+
+
+KILLED_REQUESTER = f"""
+import signal, sys, time
+from pathlib import Path
+from airflow_ft.testing import nursery
+with open(sys.argv[1], "w") as file:
+    child = nursery.fork({__name__!r}, {{"what": "sleep"}}, "sqlite", file.fileno())
+while "asleep" not in Path(sys.argv[1]).read_text():
+    time.sleep(0.01)
+child.send_signal(signal.SIGSTOP)
+print(nursery._nursery._process.pid, child.pid, flush=True)
+signal.pause()
+"""
+
+
+def test_stopped_processes_end_with_a_killed_requester(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED_REQUESTER, str(tmp_path / "output")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as requester:
+        assert requester.stdout is not None
+        handles = [os.pidfd_open(int(pid)) for pid in requester.stdout.readline().split()]
+        requester.kill()
+    assert len(handles) == 2
+    for handle in handles:
+        try:
+            assert select.select([handle], [], [], 60)[0], "it outlives its requester"
+        finally:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol import adoption
 from airflow_ft.protocol.adoption import adopt
 from airflow_ft.protocol.coordinator import Coordinator
 from airflow_ft.protocol.errors import (
@@ -20,9 +21,19 @@ from airflow_ft.protocol.errors import (
     TokenLostError,
 )
 from airflow_ft.protocol.lease import Worker, new_epoch
-from airflow_ft.protocol.model import AfterAbort, CheckpointingMode, CheckpointState, Fence, Plan, Promise, RunKey
-from airflow_ft.protocol.pipelines import HaltReason
+from airflow_ft.protocol.model import (
+    AfterAbort,
+    CheckpointingMode,
+    CheckpointState,
+    Fence,
+    Plan,
+    Promise,
+    RunKey,
+    SparkPosition,
+)
+from airflow_ft.protocol.pipelines import HaltReason, PipelineStatus
 from airflow_ft.protocol.planning import Delivery
+from airflow_ft.protocol.preparing import last_proven
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.retention import MARKERS_TOGETHER
 from airflow_ft.protocol.steps import commit_step, prepare_step, recover_step
@@ -107,6 +118,18 @@ def test_nothing_becomes_visible_if_a_vote_finds_a_restored_sink(world: World, l
     world.check_exactly_once([1, 2, 3])
 
 
+def test_a_restored_token_is_not_seeded_again(world: World) -> None:
+    """A vanished token may have expired; an older one shows a loss."""
+    deliver(world, 1)
+    deliver(world, 2)
+    log = world.systems["log"]
+    log.expires, log.last, log.rows = True, 1, [1]
+    with raises(TokenLostError, "token_lost"):
+        deliver(world, 3)
+    assert (log.last, log.rows, log.seeded_after) == (1, [1], None) and world.systems["db"].rows == [1, 2]
+    assert world.store.pipeline(PIPELINE).halt_reason is HaltReason.TOKEN_LOST
+
+
 def test_an_announced_vote_demands_the_same(world: World) -> None:
     deliver(world, 1)
     world.stage(1, run=run_of(2))
@@ -129,6 +152,26 @@ def test_an_old_vote_that_is_repeated_demands_it_too(world: World, monkeypatch: 
     with raises(StoreBehindSinkError, "store_behind_sink"):
         commit_step(world.context(run=run_of(2)), "db")
     assert world.systems["db"].rows == [1]
+
+
+def test_a_decision_that_is_made_meanwhile_is_not_demanded(world: World) -> None:
+    """Between a vote's attempt and its demand another process may decide the number, and deliver it."""
+    deliver(world, 1)
+    deliver(world, 2)
+    assert last_proven(world.store, PIPELINE, "log") == 2
+    assert last_proven(world.store, PIPELINE, "log", through=1) == 1
+
+
+def test_a_quarantined_number_is_not_proven(world: World) -> None:
+    deliver(world, 1)
+    world.stage(1, run=run_of(2))
+    for name in world.delivery.names:
+        prepare(world, 2, name)
+    commit_step(world.context(run=run_of(2)), "db")
+    resolver(world).quarantine(2)
+    found = world.store.first_unproven(PIPELINE, 2, "log")
+    assert found is not None and (found.number, found.state) == (2, S.QUARANTINED)
+    assert last_proven(world.store, PIPELINE, "log") == 1 and last_proven(world.store, PIPELINE, "db") == 2
 
 
 # --- what is not demanded ---------------------------------------------------------------------------------------------
@@ -262,6 +305,27 @@ def test_a_participant_that_returns_owes_its_last_number(
     assert world.systems["log"].rows == [1, 2, 4, 5] and world.systems["db"].rows == [1, 2, 3, 4, 5]
 
 
+def test_a_renamed_pipeline_demands_its_own_numbers(
+    world: World, demanded: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink knows a pipeline by its name, so the new name starts there without a number."""
+    deliver(world, 1)
+    deliver(world, 2)
+    worker, new = Worker("a test", 9), "shop"
+    world.store.register(new)
+    with (
+        new_epoch(world.store, PIPELINE, worker, "test") as (held, _),
+        new_epoch(world.store, new, worker, "test") as (epoch, _),
+    ):
+        world.store.rename(PIPELINE, held, 2, new, epoch, SparkPosition("file:///spark/7", 7), "a test")
+    monkeypatch.setattr("tests.protocol.world.PIPELINE", new)
+    world.systems = {name: System(each.promise, expires=False) for name, each in world.systems.items()}
+    demanded.clear()
+    numbers = deliver(world, 3) + deliver(world, 4)
+    assert numbers == [3, 4]
+    assert demanded == [("db", 3, 0), ("log", 3, 0), ("db", 4, 3), ("log", 4, 3)]
+
+
 def test_a_plan_without_the_participant_does_not_answer_for_it(world: World) -> None:
     """The first number that waits is of other sinks alone."""
     world.systems["side"] = System(Promise.REDO, expires=False)
@@ -318,7 +382,7 @@ def test_an_emptied_sink_that_was_adopted_begins_again(world: World, demanded: l
     world.systems["log"] = System(Promise.REDO, expires=False, token_is_gone=True)
     with raises(TokenLostError, "token_lost"):
         deliver(world, 3)
-    adopt(world.store, PIPELINE, Systems(world.systems), "a test")
+    assert adopt(world.store, PIPELINE, Systems(world.systems), "a test").forgetful == ("log",)
     world.systems["log"].token_is_gone = False
     demanded.clear()
     try_again(world, 3)
@@ -326,6 +390,12 @@ def test_an_emptied_sink_that_was_adopted_begins_again(world: World, demanded: l
     deliver(world, 4)
     assert [each[2] for each in demanded if each[0] == "log"] == [0, carried]
     assert world.store.pipeline(PIPELINE).halt_reason is None
+
+
+def test_a_sink_without_markers_is_not_called_forgetful(world: World) -> None:
+    deliver(world, 1, world.deliver_into(BOTH, mode=CheckpointingMode.AT_LEAST_ONCE))
+    world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "a test")
+    assert adopt(world.store, PIPELINE, Systems(world.systems), "a test").forgetful == ()
 
 
 def test_a_number_keeps_its_place_in_an_adoption(world: World) -> None:
@@ -340,6 +410,29 @@ def test_a_number_keeps_its_place_in_an_adoption(world: World) -> None:
     assert found.forgetful == ("log",) and world.systems["log"].last == 1
     deliver(world, 3)
     world.check_exactly_once([1, 2, 3])
+
+
+def test_a_late_adoption_does_not_resume_what_halted_since(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    deliver(world, 1)
+    world.stage(1, run=run_of(2))
+    for name in world.delivery.names:
+        prepare(world, 2, name)
+    commit_step(world.context(run=run_of(2)), "db")
+    world.systems["log"].last = 0
+    world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "a test")
+    look = adoption._forgotten
+
+    def overtaken(*args: Any) -> Any:
+        monkeypatch.undo()
+        found = look(*args)
+        adopt(world.store, PIPELINE, Systems(world.systems), "a faster person")
+        world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "once more")
+        return found
+
+    monkeypatch.setattr(adoption, "_forgotten", overtaken)
+    with pytest.raises(StateConflictError):
+        adopt(world.store, PIPELINE, Systems(world.systems), "a late person")
+    assert world.store.pipeline(PIPELINE).status is PipelineStatus.HALTED
 
 
 def test_a_restored_sink_is_adopted_behind_older_numbers(world: World) -> None:

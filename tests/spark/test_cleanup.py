@@ -22,7 +22,7 @@ from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.steps import Context
 from airflow_ft.spark.savepoints.stopping import DRAIN, SAVEPOINT, stop
-from airflow_ft.spark.savepoints.taking import TOO_LATE
+from airflow_ft.spark.savepoints.taking import TOO_LATE, too_late
 from airflow_ft.spark.state.draining import marked
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.locations import SparkLocation, open_location, require_batch
@@ -408,6 +408,18 @@ def test_a_request_misses_state_deleted_before_it(stream: Stream, tmp_path: Path
     assert saved.missing == ((SAVEPOINT,) if case == "drained" or (is_late and case != "with new rows") else ())
     assert len(list((tmp_path / "savepoints").glob("savepoint-*"))) == (not saved.missing)
     assert "are kept" not in saved.outcome, "there is nothing left"
+
+
+@pytest.mark.parametrize("lost", ["state", "open"])
+def test_a_request_after_a_restore_is_not_late(stream: Stream, lost: str) -> None:
+    stream.run()
+    stream.clean_up()
+    before = stream.store.ask(PIPELINE, RequestKind.STOP, {DRAIN: True}, "ada")
+    assert too_late(stream.store, PIPELINE, lost) == {before, None}
+    with new_epoch(stream.store, PIPELINE, Worker("restore", 1), "a test", 0.1) as (epoch, _):
+        stream.store.restore(PIPELINE, epoch, stream.position(3, "9-1"), "a test")
+    after = stream.store.ask(PIPELINE, RequestKind.STOP, {DRAIN: True}, "ada")
+    assert not {after, None} & too_late(stream.store, PIPELINE, lost)
 
 
 @pytest.mark.parametrize("has_state", [True, False])

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
-from airflow_ft.protocol.errors import AirflowFtError, FencedError, SinkUnavailableError
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, FencedError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.protocol.set_aside import read_detail, together
@@ -282,15 +282,15 @@ class BranchedParticipant(BranchSystem[Db]):
                             self.name, ", ".join(part.label for part in lost), plan.number)  # fmt: skip
                 more = {**more, "redelivered": [part.label for part in lost]}
             of_branches = {label: (marker.counts, marker.detail) for label, marker in visible.items()}
+            fill = partial(self._fill, db, ledger, plan, fence, visible)
             if visible:
                 for part in lost:
-                    readers = list(part.readers(self._opened(plan)))
-                    of_branches[part.label] = self._fill(db, ledger, plan, fence, part, readers, set_aside)
+                    of_branches[part.label] = fill(part, list(part.readers(self._opened(plan))), set_aside)
             else:  # all together, as `_try` has sent them: a deferred constraint may need rows of another branch
                 first, *others = lost
-                of_branches[first.label] = self._fill(db, ledger, plan, fence, first, self._opened(plan), set_aside)
+                of_branches[first.label] = fill(first, self._opened(plan), set_aside)
                 for part in others:
-                    of_branches[part.label] = self._fill(db, ledger, plan, fence, part, [], False)
+                    of_branches[part.label] = fill(part, [], False)
             sent = [rows for rows, _ in of_branches.values()]
             counts = {name: sum(rows.get(name, 0) for rows in sent) for name in plan.participant(self.name).sinks}
             detail = {
@@ -304,22 +304,23 @@ class BranchedParticipant(BranchSystem[Db]):
         return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)
 
     def _fill(
-        self,
-        db: Db,
-        ledger: BranchLedger,
-        plan: Plan,
-        fence: Fence,
-        part: Slice,
-        readers: Sequence[SegmentReader],
-        set_aside: bool,
-    ) -> tuple[Mapping[str, int], Mapping[str, Any]]:
+        self, db: Db, ledger: BranchLedger, plan: Plan, fence: Fence, seen: Collection[str], part: Slice,
+        readers: Sequence[SegmentReader], set_aside: bool,
+    ) -> tuple[Mapping[str, int], Mapping[str, Any]]:  # fmt: skip
         """Send these rows, with the marker of a lost branch. Return counts and detail of the marker."""
         refused = Refused(self.wal.dead_letters(plan), part.label) if set_aside else None
-        counts = self._insert(db, plan, readers, refused) if readers else {}
-        detail = self._branch_detail(plan, fence, part)
-        if refused is not None:  # durable before COMMIT, and named by the marker
-            detail |= set_aside_detail(refused.write())
-        ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, detail, part.label)
+        try:
+            counts = self._insert(db, plan, readers, refused) if readers else {}
+            detail = self._branch_detail(plan, fence, part)
+            if refused is not None:  # durable before COMMIT, and named by the marker
+                detail |= set_aside_detail(refused.write())
+            ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, detail, part.label)
+        except Exception as error:
+            if isinstance(error, DeclinedError) or self._is_place_taken(error):
+                with self._asking(fence) as (_, other):  # a branch that was committed meanwhile has the same keys
+                    if late := sorted(set(self._visible(other, plan, fence)) - set(seen)):
+                        raise marker_taken(late[0], plan.number) from error
+            raise
         return counts, detail
 
     # --- abort ---------------------------------------------------------------------------------------------------

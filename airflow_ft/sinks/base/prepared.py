@@ -80,9 +80,10 @@ def require_counts(sent: Mapping[str, int], planned: Mapping[str, int]) -> None:
 
 
 def marker_taken(branch: str, number: int) -> SinkUnavailableError:
-    """Return the error for the place of a branch's marker that another process has taken."""
+    """Return the error for a marker's place that another process has taken; `branch` is "" for that of the number."""
+    whose = f"branch {branch} of checkpoint {number}" if branch else f"checkpoint {number}"
     return SinkUnavailableError(
-        f"another process wrote the marker of branch {branch} of checkpoint {number} meanwhile.",
+        f"another process wrote the marker of {whose} meanwhile.",
         code="marker_taken",
         remedy="Wait for the retry: it reads that marker.",
         branch=branch,

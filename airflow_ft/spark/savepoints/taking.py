@@ -93,7 +93,7 @@ def too_late(store: DecisionLog, pipeline: str, lost: str) -> set[int | None]:
         if event.kind == EventKind.REQUESTED:
             for each in (newer, since_staged, since_turn):
                 each.add(event.detail["id"])
-        elif event.kind == EventKind.STAGED:
+        elif event.kind in (EventKind.STAGED, EventKind.RESTORED):
             since_staged.clear()
             since_turn.clear()
         elif event.kind == EventKind.TURN and event.detail.get("has_turn"):

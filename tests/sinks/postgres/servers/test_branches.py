@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import psycopg2
@@ -15,6 +16,7 @@ from airflow_ft.protocol.errors import (
     DeclinedError,
     FencedError,
     SinkUnavailableError,
+    StoreBehindSinkError,
     TransientError,
 )
 from airflow_ft.protocol.model import Plan
@@ -283,6 +285,38 @@ def test_an_announcement_of_an_older_attempt_does_nothing(world: World) -> None:
     assert prepared(world) == []
     commit(world, plan, conclude(world, plan, new, newer), new)
     assert world.target.ids() == world.ids_of(1)
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["older", "gone"])
+def test_a_sink_restored_after_the_announcement_gets_no_vote(world: World, gone: bool) -> None:
+    """One row of the fence has attempt and last number: a fence that names the announcement has lost no delivery."""
+    first = world.plan()
+    attempt = world.attempt()
+    commit(world, first, prepare(world, first, attempt), attempt)
+    [backup] = table_of(world).sql("SELECT epoch, attempt FROM airflow_ft_head")
+    second = world.plan()
+    attempt = world.attempt()
+    commit(world, second, prepare(world, second, attempt), attempt)
+    third = world.plan()
+    attempt = world.attempt()
+    notes = announce(world, third, attempt)
+    load(world, third, attempt, notes, "0001")
+    for gid in table_of(world).prepared(world):
+        table_of(world).sql(f"ROLLBACK PREPARED {gid.sql}")
+    table_of(world).sql(
+        "DELETE FROM airflow_ft_head" if gone else "UPDATE airflow_ft_head SET epoch = %s, attempt = %s,"
+        " last_delivered = 1", *(() if gone else backup)
+    )  # fmt: skip
+    table_of(world).sql("DELETE FROM airflow_ft_ledger WHERE number = 2")
+    if gone:
+        with raises(StoreBehindSinkError, "ledger_lost"):
+            sink(world, third).conclude(third, world.fence(1, attempt), notes)
+    else:
+        assert sink(world, third).conclude(third, world.fence(1, attempt), notes) is None
+    demanding = replace(world.fence(1, world.attempt()), delivered=2)  # as the coordinator does it then
+    with raises(StoreBehindSinkError, "ledger_lost" if gone else "store_behind_sink"):
+        quick(world, third.participants[0]).prepare(third, demanding)
+    assert prepared(world) == []
 
 
 def test_a_refused_row_fails_its_branch_and_leaves_the_others(world: World) -> None:

@@ -277,6 +277,30 @@ def test_what_is_committed_by_hand_out_of_its_turn_waits_for_it(make: Make, monk
     assert world.target.ids() == world.ids_of(1, 2)
 
 
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""], ids=["keyed", "without a key"])
+def test_a_branch_committed_during_its_redelivery_is_read(
+    make: Make, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    world = make(f"CREATE TABLE orders (id bigint {key}, text text)", **PREPARED)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    seen = PreparedParticipant._visible
+
+    def early(self: Any, *args: Any) -> Any:
+        """A first look, and then the commit."""
+        monkeypatch.setattr(PreparedParticipant, "_visible", seen)
+        found = seen(self, *args)
+        hand(world, "COMMIT")
+        return found
+
+    monkeypatch.setattr(PreparedParticipant, "_end_branch", lambda *_: None)  # as if rolled back
+    monkeypatch.setattr(PreparedParticipant, "_visible", early)
+    with raises(SinkUnavailableError, "marker_taken", branch="0001"):
+        world.commit(plan, vote)
+    assert "redelivered" not in world.commit(plan, vote).detail
+    assert sorted(world.target.ids()) == world.ids_of(1)
+
+
 # --- zombies and deaths ----------------------------------------------------------------------------------------------
 
 
