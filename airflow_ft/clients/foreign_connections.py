@@ -63,22 +63,28 @@ def require_type(connection: ConnectionInfo, wanted: str) -> None:
         )
 
 
-def refuse_misspelt(connection: ConnectionInfo, known: Collection[str]) -> None:
+def refuse_misspelt(connection: ConnectionInfo, known: Collection[str], others: Collection[str] = ()) -> None:
     """Raise SinkAccessError for names in the extra that are almost one of the `known` ones, which is missing.
 
     Other names may be there: Airflow's providers and the client read more than the sink. Nothing would name one that
-    is misspelled.
+    is misspelled. `others`: names that mean something else, though they are close to a known one.
     """
     given = [name for name, value in connection.extra.items() if value not in (None, "")]
     missing = set(known).difference(given)
-    if wrong := {name: close for name in given if name not in known and (close := _meant(name, missing))}:
+    right = {*known, *others}
+    if wrong := {name: close for name in given if name not in right and (close := _meant(name, missing))}:
         remedy = " ".join(f"Write {close} in place of {name}." for name, close in wrong.items())
         raise invalid(connection, f"the connection's extra has unknown settings: {', '.join(wrong)}.", remedy, *wrong)
 
 
 def _meant(name: str, known: Collection[str]) -> str:
-    """Return the name that a misspelled one means; "": none is close."""
-    folded = {each.lower(): each for each in known if abs(len(each) - len(name)) <= _APART}
+    """Return the name that a misspelled one means; "": none is close.
+
+    What is written before a dot must be equal: `hf.endpoint` is not `s3.endpoint`, but another storage's.
+    """
+    first, dot, _ = name.lower().partition(".")
+    alike = [each for each in known if each.lower().startswith(first + dot)] if dot else known
+    folded = {each.lower(): each for each in alike if abs(len(each) - len(name)) <= _APART}
     close = get_close_matches(name.lower(), folded, 1, _SIMILAR)
     return folded[close[0]] if close else ""
 

@@ -46,8 +46,9 @@ class Adoption:
 
     @property
     def uneven(self) -> bool:
-        """Return whether the sinks' last numbers differed: the lost log had a checkpoint that only some sinks hold."""
-        return len({head.number if head else 0 for head in self.heads.values()}) > 1
+        """Return whether last numbers of the other sinks differed: only some hold a checkpoint of the lost log."""
+        others = (head for name, head in self.heads.items() if name not in self.forgetful)
+        return len({head.number if head else 0 for head in others}) > 1
 
 
 def participants_of(store: QueryLog, pipeline: str) -> Mapping[str, ParticipantPlan]:

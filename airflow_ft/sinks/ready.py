@@ -1,8 +1,8 @@
 """Could the sinks be delivered into now? Asked before Spark is started; `prepare` judges everything again.
 
 A quick look at the requirements of all of them, side by side: connection, server, user, settings, owner, and whether
-tables and topics are there and can be written. Nothing is written. A privilege that a system cannot judge is left to
-`prepare`.
+tables and topics are there and can be written. Nothing that is written stays. A privilege that a system cannot judge is
+left to `prepare`.
 """
 
 from __future__ import annotations

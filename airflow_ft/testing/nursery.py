@@ -49,14 +49,18 @@ class Forked:
             ended.register(self._handle, select.POLLIN)
             if not ended.poll(None if seconds is None else seconds * 1000):
                 raise subprocess.TimeoutExpired(f"process {self.pid}", seconds or 0.0)
-            self.returncode = self._nursery.ask({"ended": self.pid})
+            try:
+                self.returncode = self._nursery.ask({"ended": self.pid})
+            except (OSError, EOFError):  # the nursery has ended, and so the kernel has killed its processes
+                self.returncode = -signal.SIGKILL
             os.close(self._handle)
         return self.returncode
 
     def send_signal(self, number: signal.Signals) -> None:
         """Nothing happens when it has ended."""
         if self.returncode is None:
-            os.kill(self.pid, number)  # the number is not reused before `wait`
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, number)
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -69,6 +69,13 @@ def test_its_end_is_told_as_that_of_any_process(tmp_path: Path) -> None:
     assert asleep.wait(60) == -signal.SIGKILL
 
 
+def test_a_process_is_over_when_its_nursery_is(tmp_path: Path) -> None:
+    asleep = forked(tmp_path / "asleep", "sleep")
+    nursery.forget()
+    assert asleep.wait(60) == asleep.poll() == -signal.SIGKILL
+    asleep.kill()
+
+
 def test_modules_are_imported_again_for_a_new_path_or_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -408,6 +408,7 @@ def test_a_number_keeps_its_place_in_an_adoption(world: World) -> None:
     world.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "a test")
     found = adopt(world.store, PIPELINE, Systems(world.systems), "a test")
     assert found.forgetful == ("log",) and world.systems["log"].last == 1
+    assert not found.uneven, "the others are even"
     deliver(world, 3)
     world.check_exactly_once([1, 2, 3])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -9,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyiceberg
+import pymysql
 import pytest
 import redis
 
@@ -156,6 +160,25 @@ def test_settings_for_others_are_left_alone() -> None:
     assert others.items() <= properties(ConnectionInfo("lake", "iceberg", "https://h", extra=others)).items()
     of_airflow = {"charset": "utf8", "cursor": "sscursor", "iam": False, "client": "mysqlclient"}
     assert READERS["mysql"][1](ConnectionInfo("shop", "mysql", "h", extra=of_airflow))["host"] == "h"
+
+
+def test_names_of_the_clients_are_not_taken_for_misspelled_ones() -> None:
+    files = Path(pyiceberg.__path__[0]).glob("**/*.py")
+    of_iceberg = {name for file in files for name in re.findall(r'"([a-z0-9]+\.[a-z0-9.-]+)"', file.read_text())}
+    assert {"hf.endpoint", "s3.endpoint", "glue.access-key-id", "dynamodb.secret-access-key"} <= of_iceberg
+    for name in of_iceberg:
+        properties(ConnectionInfo("lake", "iceberg", "https://h", extra={name: "a"}))
+    of_pymysql = set(inspect.signature(pymysql.connections.Connection).parameters)
+    assert {"sql_mode", "charset", "ssl_ca"} <= of_pymysql
+    for name in of_pymysql:
+        if not name.startswith("ssl"):
+            READERS["mysql"][1](ConnectionInfo("shop", "mysql", "h", extra={name: "a"}))
+
+
+def test_a_setting_of_another_client_is_not_corrected_but_refused() -> None:
+    with raises(SinkAccessError, "connection_invalid", participant="shop", fields=["ssl_cipher"]) as caught:
+        READERS["mysql"][1](ConnectionInfo("shop", "mysql", "h", extra={"ssl_cipher": "a"}))
+    assert caught.error is not None and "This sink reads ssl, ssl_mode" in caught.error.remedy
 
 
 def test_a_sink_without_tls_says_that_it_has_none() -> None:

@@ -101,7 +101,7 @@ def adopt(args: Namespace) -> None:
                 f"{', '.join(adoption.forgetful)} had lost deliveries, or their markers. What is lost is not delivered"
                 f" again. `airflow ft recover {args.pipeline}` delivers what waits."
             )
-        elif adoption.uneven:
+        if adoption.uneven:
             say(
                 "The sinks are at different checkpoints, because the lost log was delivering one. Compare them: some"
                 " lack rows of the newest checkpoint, and this decision log cannot deliver them."

@@ -194,7 +194,7 @@ def require_file(file: Path) -> None:
 def _require_writable(there: Path, folder: Path) -> None:
     """Raise SinkAccessError if no file can be created in a folder whose mode allows it, as in /proc."""
     try:
-        with tempfile.TemporaryFile(dir=there, prefix=".airflow-ft-"):
+        with tempfile.TemporaryFile(dir=there.resolve(), prefix=".airflow-ft-"):  # a link would give it a name
             pass
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS):

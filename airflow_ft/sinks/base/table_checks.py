@@ -100,9 +100,9 @@ class TableChecks(ABC, Generic[V]):
 
     def _table(self, sink: Any, connection: ConnectionInfo) -> Finding:
         with self.looked(sink, connection, quickly=True) as (place, there):
-            room = self.room(sink, place, there)
             if there is None and not sink.create:
                 raise lacks_table(self.sink, place)
+            room = self.room(sink, place, there)
             if there is None:
                 return Finding(f"{place} will be created{room}")
             if problems := list(there.oddities()):

@@ -47,13 +47,13 @@ class Checks(CatalogChecks[Version]):
         if version is None:
             return columns.schema_problems(sink, schema, None, None, name)
         found = columns.schema_problems(sink, schema, version.table.schema(), version.spec, name)
-        return (_renamed(each, version) or each for each in found)
+        return (_renamed(each, version, schema) or each for each in found)
 
 
-def _renamed(problem: AirflowFtError, version: Version) -> UnfitTargetError | None:
-    """Return a better error for a missing column that the table has under another name."""
+def _renamed(problem: AirflowFtError, version: Version, schema: pa.Schema) -> UnfitTargetError | None:
+    """Return a better error for a missing column that the table has under another name, which no other column has."""
     now = version.new_name(problem.column) if problem.code == "column_missing" else ""
-    if not now:
+    if not now or now in schema.names:
         return None
     what = f"column {problem.column!r} of the table was renamed to {now!r}."
     remedy = f"Rename it in the job, too: withColumnRenamed({problem.column!r}, {now!r})."

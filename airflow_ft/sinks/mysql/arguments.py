@@ -18,6 +18,8 @@ _IN_OBJECT = {"ca", "capath", "cert", "key", "key_password", "cipher"}
 _MODES = ("PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 _OF_PYMYSQL = {"ssl_disabled": "DISABLED", "ssl_verify_cert": "VERIFY_CA", "ssl_verify_identity": "VERIFY_IDENTITY"}
 """Refused settings, and the `ssl_mode` with the same meaning."""
+_OTHERS = ("sql_mode", "ssl_cipher", "ssl_crl", "ssl_capath", "ssl_crlpath")
+"""Settings of MySQL's clients that are close to one of the above."""
 
 
 def flag(value: Any, *, default: bool) -> bool:
@@ -30,7 +32,8 @@ def flag(value: Any, *, default: bool) -> bool:
 def arguments(info: ConnectionInfo, limits: Limits, local_infile: bool) -> dict[str, Any]:
     """Return what PyMySQL is called with. `charset` of the connection is ignored: the sink needs utf8mb4."""
     require_type(info, "mysql")
-    refuse_misspelt(info, ("unix_socket", "local_infile", "pipelining", "ssl", "ssl_mode", *_FILES, *_OF_PYMYSQL))
+    known = ("unix_socket", "local_infile", "pipelining", "ssl", "ssl_mode", *_FILES, *_OF_PYMYSQL)
+    refuse_misspelt(info, known, _OTHERS)
     extra = info.extra
     given: dict[str, Any] = {
         "host": info.host or "localhost",

@@ -116,6 +116,14 @@ def test_a_catalog_without_a_place_for_tables_is_noticed(
     assert found == code
 
 
+def test_a_misspelled_table_is_named_before_a_place_that_it_does_not_need(tmp_path: Path) -> None:
+    connection = with_table(tmp_path / "there")
+    for warehouse in (None, "file:///proc/nope/lake"):
+        given = replace(connection, extra={**connection.extra, "warehouse": warehouse})
+        plan = plan_delivery({"rows": IcebergSink(table="lake.shop.ordrs", create=False)}).participants[0]
+        assert [found.code for found in lacks(required("p", plan, given))] == ["table_missing"]
+
+
 def test_a_missing_type_is_refused_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ready, "LOOK_SECONDS", 0.0)
     plan = plan_delivery({"rows": IcebergSink(table=NEW)}).participants[0]

@@ -383,6 +383,8 @@ def test_the_new_name_of_a_renamed_column_is_said(world: World) -> None:
     found = {each.column: each for each in problems(world, plan)}
     assert found["text"].fields["renamed"] == "label" and "label" in found["text"].remedy
     assert {each.code for each in found.values()} == {"column_missing"} and "renamed" not in found["other"].fields
+    both = world.plan(pa.table({"id": [900], "text": ["a"], "label": ["b"]}))
+    assert not any("renamed" in each.fields for each in problems(world, both)), "the name is another column's"
     with opened(world) as table, table.update_schema() as update:
         update.delete_column("label")
     assert not any("renamed" in each.fields for each in problems(world, plan))
