@@ -55,5 +55,6 @@ class PrepareOperator(CheckpointOperator):
         plan = delivery.plan(spec.sinks, spec.commit_point)
         first = self.announced[0] if self.announced else NOTHING
         announced = Announcement.from_json(first) if first["branch"] else None
+        pipeline_steps.log_plan(plan)
         prepared = pipeline_steps.prepare(run, delivery, plan, self.participant, announced)
         return {"numbers": {str(checkpoint.number): checkpoint.state.value for checkpoint in prepared}}

@@ -81,7 +81,10 @@ def ending_with_the_message(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **arguments)
         except AirflowFtError as error:
             log.debug("%s failed", function.__name__, exc_info=True)
-            raise error.with_traceback(None) from None
+            error.__cause__ = error.__context__ = None
+            error.__suppress_context__ = False
+            ours = error
+        raise ours.with_traceback(None)  # not above: it keeps an exception that the caller was handling
 
     return call
 
@@ -219,6 +222,7 @@ class PlainRun:
         # As in Airflow, a failed step does not keep decided rows from delivery (I3, I7). So only `stage` reads the
         # settings of Spark.
         if done(recover) and done(stage):
+            pipeline.log_plan(plan)
             for name in plan.names:
                 done(partial(pipeline.prepare, delivery=delivery, plan=plan, participant=name))
         restores = spec.savepoint is not None and spec.savepoint.is_given

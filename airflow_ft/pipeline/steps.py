@@ -20,7 +20,7 @@ from airflow_ft.protocol import steps
 from airflow_ft.protocol.backpressure import retained_batches
 from airflow_ft.protocol.errors import AirflowFtError, HaltError
 from airflow_ft.protocol.model import CheckpointingMode, CheckpointState
-from airflow_ft.protocol.numbers import MOST_LISTED
+from airflow_ft.protocol.numbers import MOST_LISTED, count_text
 from airflow_ft.protocol.pipelines import PipelineStatus
 from airflow_ft.protocol.planning import live_plans, stranded
 from airflow_ft.protocol.sharing import require_own_targets
@@ -293,11 +293,13 @@ def prepare(
 ) -> Sequence[Checkpoint]:
     """Plans what is staged, and asks one participant for its vote; a refusal aborts and rewinds."""
     ready.require_root(delivery.wal_root)
-    prepared = steps.prepare_step(run, plan, delivery.checkpointing, participant, announced)
-    if prepared and participant == plan.names[0]:  # the others would repeat it in the same log, outside Airflow
-        for reason in plan.reasons:
-            log.info("plan: %s", reason)
-    return prepared
+    return steps.prepare_step(run, plan, delivery.checkpointing, participant, announced)
+
+
+def log_plan(plan: Delivery) -> None:
+    """Log why the sinks are delivered in this order."""
+    for reason in plan.reasons:
+        log.info("plan: %s", reason)
 
 
 def commit(run: steps.Context[DecisionLog], participant: str, restores: bool) -> list[int]:
@@ -358,10 +360,10 @@ def report_confirmed(confirmation: steps.Confirmation) -> dict[str, Any]:
     """Log what was confirmed, and return it as plain data."""
     confirmed = confirmation.confirmed
     if confirmed.numbers.count:
-        log.info("confirmed in this run: checkpoints %s (%s rows)", confirmed.numbers, f"{confirmed.rows:,}")
+        log.info("confirmed in this run: checkpoints %s (%s)", confirmed.numbers, count_text(confirmed.rows, "row"))
         if confirmed.recovered.count:
-            rows = f"{confirmed.recovered_rows:,}"
-            log.info("of these, earlier runs computed: checkpoints %s (%s rows)", confirmed.recovered, rows)
+            rows = count_text(confirmed.recovered_rows, "row")
+            log.info("of these, earlier runs computed: checkpoints %s (%s)", confirmed.recovered, rows)
     else:
         log.info(
             "no rows are counted in this run: it computed none, or another run counts them; the newest confirmed"

@@ -247,7 +247,7 @@ def read_evidence(plan: Plan, name: str, participants: ParticipantFactory, *, un
     except HaltError as error:
         return Evidence(Finding.CONTRADICTION, f"{error.reason}: {error.what}")
     except AirflowFtError as error:  # also of a server that answers, whose replicas lack what it has
-        return Evidence(Finding.UNKNOWN, f"no proof from the sink: {error.what}")
+        return Evidence(Finding.UNKNOWN, f"not known, the sink cannot be read: {error.what}")
 
 
 def _read(plan: Plan, name: str, sink: Participant) -> Evidence:

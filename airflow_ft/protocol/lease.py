@@ -30,7 +30,8 @@ class LeaseWatch:
 
     A process that hands one watch to several waits for a dead owner waits once. A lease is known by holder, epoch and
     counter. So a lease that was renewed, released or taken in between starts at zero. No look is needed in between:
-    an equal counter proves that there was no renewal. An owner that wakes up after the wait is fenced (I5).
+    an equal counter proves that there was no renewal. An owner that could not renew meanwhile, because it slept or the
+    decision log was away, is fenced (I5), and its work is done again.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -94,7 +94,7 @@ def test_tombstones_and_unreachable_sinks(world: RealWorld) -> None:
     world.overrides = {"shop": {"port": free_port()}}
     dead = found(world)[1, "shop"]
     assert dead.evidence.finding is Finding.UNKNOWN
-    assert "no proof from the sink" in dead.evidence.text
+    assert "the sink cannot be read" in dead.evidence.text
     world.overrides = {}
     assert resolver(world).abort(1, AfterAbort.CARRIED).state is S.ABORTED
     assert found(world) == {}

@@ -144,7 +144,7 @@ def test_a_job_that_sets_up_logging_silences_no_driver(pipeline: StageWorld) -> 
     pipeline.add_file("f", [{"k": "a", "n": 1}])
     pipeline.complete(pipeline.request("silent_jobs", _numbers(pipeline)))
     assert any(line.startswith("checkpoint 1 published: 1 row in") for line in pipeline.lines)
-    assert pipeline.lines[-1] == "staged 1 checkpoints with 1 rows"
+    assert pipeline.lines[-1] == "staged 1 checkpoint with 1 row"
 
 
 def test_no_more_is_staged_than_could_be_rewound(pipeline: StageWorld) -> None:

@@ -169,7 +169,25 @@ def test_a_script_ends_with_the_message(shop: Shop, rows: Any, error: type[Airfl
         shop.deliver(rows, 1)
     assert caught.value is not None
     shown = [each for each in traceback.extract_tb(caught.value.__traceback__) if "/airflow_ft/" in each.filename]
-    assert len(shown) == 1 and (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
+    assert len(shown) == 1 and (caught.value.__cause__, caught.value.__context__) == (None, None)
+
+
+def test_an_error_keeps_an_exception_of_the_caller(shop: Shop) -> None:
+    first = KeyError("of the caller")
+    for function, given in (
+        (airflow_ft.run, {}),
+        (airflow_ft.dry_run, {}),
+        (airflow_ft.deliver, {"rows": [1], "position": 1}),
+    ):
+        with raises(ConfigurationError, "argument_unknown") as caught:
+            try:
+                raise first
+            except KeyError:
+                function(**given, no_such_argument=1)
+        error = caught.value
+        assert (error.__cause__, error.__context__, error.__suppress_context__) == (None, first, False)
+        shown = [each for each in traceback.extract_tb(error.__traceback__) if "/airflow_ft/" in each.filename]
+        assert len(shown) == 1
 
 
 def test_the_plan_is_logged_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +205,16 @@ def test_the_plan_is_logged_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) ->
         )
     plans = [line for line in lines if line.startswith("plan: ")]
     assert plans and len(plans) == len(set(plans))
+
+
+def test_the_plan_is_logged_although_the_first_sink_is_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise ConfigurationError("not this time.", code="option_invalid", remedy="Wait.")
+
+    monkeypatch.setattr("airflow_ft.pipeline.steps.prepare", away)
+    with logged() as lines, raises(ConfigurationError, "option_invalid"):
+        shop.deliver(ROWS, 1)
+    assert any(line.startswith("plan: ") for line in lines)
 
 
 @pytest.mark.parametrize("as_folder", [True, False])

@@ -129,15 +129,23 @@ def test_only_what_can_mend_itself_is_retried(
     error: AirflowFtError, tries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("airflow_ft.pipeline.run.time.sleep", lambda _: None)
-    seen = []
+    seen, watches = [], []
 
     def step(context: steps.Context) -> None:
-        seen.append(context.worker.try_number)
-        raise error
+        watches.append(context.worker.watch)
+        if len(watches) > 2:
+            seen.append(context.worker.try_number)
+            raise error
 
-    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store, pytest.raises(type(error)):
-        PlainRun(spec(), lambda _: None)._again(store, step)  # type: ignore[arg-type,return-value]
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        run = PlainRun(spec(), lambda _: None)  # type: ignore[arg-type,return-value]
+        run._again(store, step)
+        run._again(store, step)
+        with pytest.raises(type(error)):
+            run._again(store, step)
     assert seen == list(range(1, tries + 1))
+    assert watches[0] is watches[1] is watches[2], "the steps wait once for who is dead"
+    assert len({id(each) for each in watches[2:]}) == tries, "an outage of the log may have kept it from renewing"
 
 
 def test_decided_rows_are_delivered_despite_wrong_spark_settings(

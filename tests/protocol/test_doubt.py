@@ -138,7 +138,7 @@ def test_a_sink_that_does_not_answer_is_asked_once_and_said(world: World) -> Non
 
     listed = doubts(world.store, [PIPELINE], participants)
     assert [d.evidence.finding for d in listed if d.participant == "log"] == [Finding.UNKNOWN] * 3
-    assert "no proof from the sink: no broker answers." in listed[1].evidence.text
+    assert "not known, the sink cannot be read: no broker answers." in listed[1].evidence.text
     assert len(asked) == 1
 
 

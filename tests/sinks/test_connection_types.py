@@ -175,7 +175,7 @@ def test_names_of_the_clients_are_not_taken_for_misspelled_ones() -> None:
             READERS["mysql"][1](ConnectionInfo("shop", "mysql", "h", extra={name: "a"}))
 
 
-def test_a_setting_of_another_client_is_not_corrected_but_refused() -> None:
+def test_a_setting_that_others_read_is_not_corrected() -> None:
     with raises(SinkAccessError, "connection_invalid", participant="shop", fields=["ssl_cipher"]) as caught:
         READERS["mysql"][1](ConnectionInfo("shop", "mysql", "h", extra={"ssl_cipher": "a"}))
     assert caught.error is not None and "This sink reads ssl, ssl_mode" in caught.error.remedy

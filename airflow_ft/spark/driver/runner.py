@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.clients.buckets import BucketPlace, BucketSettings, is_bucket, learn, settings_of
 from airflow_ft.protocol.errors import JobError
 from airflow_ft.protocol.noting import warn
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.ending import Ending
@@ -88,7 +89,7 @@ def main(folder: str, session: int | None = None) -> int:
 def log_result(result: StageResult) -> None:
     """Say what was staged."""
     if count := result.published.count:
-        log.info("staged %s checkpoints with %s rows", f"{count:,}", f"{sum(result.rows.values()):,}")
+        log.info("staged %s with %s", count_text(count, "checkpoint"), count_text(sum(result.rows.values()), "row"))
     else:
         log.info("nothing new to stage")
 

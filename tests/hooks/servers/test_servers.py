@@ -135,7 +135,7 @@ def test_iceberg_is_tested_as_a_sink_opens_it(tested: Any, tmp_path: Path) -> No
     found, text = tested(conn_type="iceberg", host="http://127.0.0.1", port=1, password="planted-Secret-4", login="a")
     assert not found and "does not answer" in text and "planted" not in text
     found, text = tested(conn_type="iceberg")
-    assert not found and "neither a host nor a uri" in text
+    assert not found and "names no catalog" in text
 
 
 def test_sqlite_is_tested_as_a_sink_opens_it(tested: Any, tmp_path: Path) -> None:

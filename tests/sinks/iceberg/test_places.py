@@ -116,7 +116,7 @@ def test_a_catalog_without_a_place_for_tables_is_noticed(
     assert found == code
 
 
-def test_a_misspelled_table_is_named_before_a_place_that_it_does_not_need(tmp_path: Path) -> None:
+def test_a_misspelled_table_is_named_before_its_place(tmp_path: Path) -> None:
     connection = with_table(tmp_path / "there")
     for warehouse in (None, "file:///proc/nope/lake"):
         given = replace(connection, extra={**connection.extra, "warehouse": warehouse})
