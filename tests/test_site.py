@@ -32,7 +32,7 @@ def built(source: Path, site: Path, *options: str) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """All pages, in `make test` without the theme, which takes a third of the time."""
+    """Build all pages. `make test` leaves out the theme, which would take a third of the time."""
     folder = tmp_path_factory.mktemp("site")
     themed = request.config.getoption("--all")
     status, output = built(PROJECT, folder, *([] if themed else ["-D", "html_theme=basic"]))

@@ -11,7 +11,7 @@ The fixed set leaves out tests marked `release`, and takes a sample of the other
 - Of a *matrix* it takes one of 48 cases, and at least one. A matrix is a test function of `tests/integration` with
   several cases (servers, strategies, places to die), or what is marked: a function or a whole file by `sampled`,
   functions of a file together by `sampled("of what")`. A hash of the case's name chooses, so a new case moves no other.
-  `sampled(one_in=6)` takes one of 6 cases: for cases that find different faults, and take seconds together.
+  `sampled(one_in=6)` takes one of 6 cases: for cases that find different faults, and together take only seconds.
 - Of a *group*, marked by `sampled(among="what")`, it takes the tests that `tests/fixed_set.txt` names.
 
 Named tests always run: files and folders on the command line, `-k` and `-m`; not with `--fixed-set`.

@@ -34,7 +34,7 @@ PROTECTION = (*_TLS, "auth", "kerberos", "sasl")
 
 
 _SIMILAR, _APART = 0.75, 2
-"""How similar a misspelled name and the one that is meant are (`difflib`), and how many characters one is longer."""
+"""Least similarity of a misspelled name to the intended one (`difflib`), and most characters that one is longer."""
 
 
 def invalid(connection: ConnectionInfo, what: str, remedy: str, *fields: str) -> SinkAccessError:
@@ -64,10 +64,10 @@ def require_type(connection: ConnectionInfo, wanted: str) -> None:
 
 
 def refuse_misspelt(connection: ConnectionInfo, known: Collection[str], others: Collection[str] = ()) -> None:
-    """Raise SinkAccessError for names in the extra that are almost one of the `known` ones, which is missing.
+    """Raise SinkAccessError for each name in the extra that is close to a `known` name, if the known one is missing.
 
-    Other names may be there: Airflow's providers and the client read more than the sink. Nothing would name one that
-    is misspelled. `others`: names that mean something else, though they are close to a known one.
+    Other names are allowed: Airflow's providers and the client read more than the sink. So nothing else reports
+    a misspelled name. `others`: names that are close to a known one, and mean something else.
     """
     given = [name for name, value in connection.extra.items() if value not in (None, "")]
     missing = set(known).difference(given)
@@ -78,9 +78,9 @@ def refuse_misspelt(connection: ConnectionInfo, known: Collection[str], others: 
 
 
 def _meant(name: str, known: Collection[str]) -> str:
-    """Return the name that a misspelled one means; "": none is close.
+    """Return the known name that is closest to a misspelled one; "": none is close.
 
-    What is written before a dot must be equal: `hf.endpoint` is not `s3.endpoint`, but another storage's.
+    The part before a dot must be equal: `hf.endpoint` is a setting of another storage, not a misspelled `s3.endpoint`.
     """
     first, dot, _ = name.lower().partition(".")
     alike = [each for each in known if each.lower().startswith(first + dot)] if dot else known

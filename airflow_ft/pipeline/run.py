@@ -70,9 +70,9 @@ log = logging.getLogger(__name__)
 
 
 def ending_with_the_message(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function of scripts: its errors have no frames of this package and no causes, only the message.
+    """Decorate a function that scripts call: its errors have no causes and no inner frames of this package.
 
-    The level DEBUG of the log has frames and causes.
+    The log has both on level DEBUG.
     """
 
     @wraps(function)
@@ -84,7 +84,7 @@ def ending_with_the_message(function: Callable[P, T]) -> Callable[P, T]:
             error.__cause__ = error.__context__ = None
             error.__suppress_context__ = False
             ours = error
-        raise ours.with_traceback(None)  # not above: it keeps an exception that the caller was handling
+        raise ours.with_traceback(None)  # outside `except`: `__context__` is then the caller's
 
     return call
 
@@ -179,7 +179,7 @@ class PlainRun:
         self._key = RunKey(f"{PLAIN}{spec.pipeline}", run_id or new_run_id())
         self._waited = 0.0
         self._stage = stage
-        # Of all steps: `stage` need not watch the leases again that `recover` has watched for its turn.
+        # Shared by all steps: `stage` need not watch leases again that `recover` has watched for its turn.
         self._watch = LeaseWatch()
 
     def deliver(self) -> dict[str, Any]:

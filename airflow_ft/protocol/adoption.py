@@ -46,7 +46,7 @@ class Adoption:
 
     @property
     def uneven(self) -> bool:
-        """Return whether last numbers of the other sinks differed: only some hold a checkpoint of the lost log."""
+        """Return whether the sinks that lost nothing differ: only some of them hold a checkpoint of the lost log."""
         others = (head for name, head in self.heads.items() if name not in self.forgetful)
         return len({head.number if head else 0 for head in others}) > 1
 

@@ -246,7 +246,7 @@ def read_evidence(plan: Plan, name: str, participants: ParticipantFactory, *, un
             return _read(plan, name, sink)
     except HaltError as error:
         return Evidence(Finding.CONTRADICTION, f"{error.reason}: {error.what}")
-    except AirflowFtError as error:  # also of a server that answers, whose replicas lack what it has
+    except AirflowFtError as error:  # its server may answer, but refuse a login or lack replicas
         return Evidence(Finding.UNKNOWN, f"not known, the sink cannot be read: {error.what}")
 
 

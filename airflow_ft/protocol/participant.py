@@ -163,7 +163,7 @@ class Branching(Protocol):
     def conclude(self, plan: Plan, fence: Fence, notes: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Load every branch that is missing; returns the notes of the vote. None: the announcement no longer holds.
 
-        It does not hold in a system that was restored since: the head there names an older attempt.
+        It does not hold if the system was restored meanwhile: its head then names an older attempt.
         """
 
 

@@ -244,9 +244,9 @@ def _compared_beside(
     key: _Key,
     asked: Sequence[Checkpoint],
 ) -> Sequence[SinkReport]:
-    """Compare; once more if a sink differs and newer numbers were delivered meanwhile, which may have changed its keys.
+    """Compare, and once more if a sink differs and a newer checkpoint was delivered meanwhile.
 
-    `asked`: the checkpoints that a person names, if any.
+    That checkpoint may have changed keys of the sink. `asked`: the checkpoints that a person names, if any.
     """
     for is_first in (True, False):
         found = _compared(store, pipeline, verifier, delivered, key[0])
@@ -258,8 +258,8 @@ def _compared_beside(
             break
         if not is_first:
             note = (
-                f"checkpoint {newest} was delivered during the comparison. If the sink writes by key, rows that it"
-                " changed count as missing. Stop the pipeline, then run this command again"
+                f"checkpoint {newest} was delivered during the comparison. If the sink writes by key, rows that this"
+                " checkpoint changed count as missing. Stop the pipeline, then run this command again"
             )
             return [each if each.is_complete else replace(each, notes=(*each.notes, note)) for each in found]
     return found
@@ -338,7 +338,7 @@ def _has_rows(plan: Plan, there: frozenset[str]) -> bool:
 
 
 def _by_participant(store: QueryLog, pipeline: str, checkpoints: Sequence[Checkpoint]) -> dict[_Key, list[Delivered]]:
-    """By participant: what went into one target is compared together, whatever the plans say."""
+    """Group by participant: all rows of one target are compared together, also those of different plans."""
     groups: dict[_Key, list[Delivered]] = {}
     others = _others(store, pipeline, [each.number for each in checkpoints])
     for checkpoint in checkpoints:

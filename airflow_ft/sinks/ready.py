@@ -1,8 +1,8 @@
 """Could the sinks be delivered into now? Asked before Spark is started; `prepare` judges everything again.
 
 A quick look at the requirements of all of them, side by side: connection, server, user, settings, owner, and whether
-tables and topics are there and can be written. Nothing that is written stays. A privilege that a system cannot judge is
-left to `prepare`.
+tables and topics are there and can be written. The look leaves nothing behind. A privilege that a system cannot judge
+is left to `prepare`.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _answered(
     except TimeoutError:
         return [
             SinkUnavailableError(
-                f"the look at the sink took more than {LOOK_SECONDS:.0f} s: its server does not answer, or this machine"
-                " is overloaded.",
+                f"the check of the sink took more than {LOOK_SECONDS:.0f} s: its server does not answer, or this"
+                " machine is overloaded.",
                 code="server_unreachable",
                 remedy="Check the load of this machine, that the server runs, and that host and port of the connection"
                 " are right.",

@@ -138,12 +138,12 @@ class NullFound(str):
 
 
 def code_of(why: str) -> str:
-    """Return the code of the error for a row that is refused."""
+    """Return the error's code for a row that is refused for this reason."""
     return "null_refused" if isinstance(why, NullFound) else "row_refused"
 
 
 def path_of(segment: Segment, file: WalFile) -> str:
-    """Return the whole path of a file of a segment, as people open it; a URI if it is not on a disk."""
+    """Return the whole path of a segment's file, to open it; a URI if the segment is not on a disk."""
     on_disk = segment.location.startswith(("/", "file:"))
     return f"{local_path(segment.location) if on_disk else segment.location}/{file.path}"
 

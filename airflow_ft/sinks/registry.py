@@ -152,7 +152,7 @@ class System:
 
 
 def require_clients(systems: Iterable[System], cause: ImportError | None = None) -> None:
-    """ConfigurationError when clients of these systems are not installed: one error for all of them."""
+    """Raise one ConfigurationError for all clients of these systems that are not installed."""
     lacking = {each.kind: each for each in systems if each.missing_clients()}.values()
     if packages := [client for each in lacking for client in each.missing_clients()]:
         extras = ",".join(each.extra for each in lacking if each.extra)

@@ -141,7 +141,7 @@ def _failing_connection(asked: Callable[[], None]) -> type[sqlite3.Connection]:
 
 
 def _report(*_: Any) -> None:
-    """Call what listens to this thread. What that does itself is not reported: it may read the target."""
+    """Call the listener of this thread. Its own calls are not reported: it may read the target."""
     thread = threading.get_ident()
     if (listener := _listeners.pop(thread, None)) is not None:
         try:

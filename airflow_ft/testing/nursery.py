@@ -96,7 +96,7 @@ class Nursery:
         return Forked(self, self.ask(order, output))
 
     def close(self) -> None:
-        """End it, and with it its processes."""
+        """End the nursery, and with it its processes."""
         self._line.close()
         self._process.wait()
 

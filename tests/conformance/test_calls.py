@@ -10,7 +10,7 @@ from airflow_ft.testing.calls import listening
 
 
 def test_what_a_listener_reads_itself_is_not_reported(tmp_path: Path) -> None:
-    """It was: each read of a watched target read it once more, down to the limit of recursion."""
+    """Else a listener that reads the watched target would call itself, down to the limit of recursion."""
     seen: list[str] = []
 
     def read() -> None:

@@ -351,7 +351,7 @@ class TestKafka:
 
 
 class TestUpsert:
-    """Of each key, the newest change in the log is compared; what others may rightly have changed is not judged."""
+    """Compare each key's newest change in the log. Keys that others may rightly have changed are not judged."""
 
     @pytest.fixture
     def world(self, any_mysql_database: Database, tmp_path: Path) -> MySqlWorld:

@@ -144,8 +144,8 @@ def test_only_what_can_mend_itself_is_retried(
         with pytest.raises(type(error)):
             run._again(store, step)
     assert seen == list(range(1, tries + 1))
-    assert watches[0] is watches[1] is watches[2], "the steps wait once for who is dead"
-    assert len({id(each) for each in watches[2:]}) == tries, "an outage of the log may have kept it from renewing"
+    assert watches[0] is watches[1] is watches[2], "the steps wait for a dead owner only once"
+    assert len({id(each) for each in watches[2:]}) == tries, "an outage of the log may have kept an owner from renewing"
 
 
 def test_decided_rows_are_delivered_despite_wrong_spark_settings(

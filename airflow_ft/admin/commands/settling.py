@@ -98,8 +98,8 @@ def adopt(args: Namespace) -> None:
         say(f"{args.pipeline} is {store.pipeline(args.pipeline).status}, with epoch {adoption.epoch}")
         if adoption.forgetful:
             say(
-                f"{', '.join(adoption.forgetful)} had lost deliveries, or their markers. What is lost is not delivered"
-                f" again. `airflow ft recover {args.pipeline}` delivers what waits."
+                f"{', '.join(adoption.forgetful)} had lost deliveries, or their markers. Lost rows are not delivered"
+                f" again. `airflow ft recover {args.pipeline}` delivers the checkpoints that wait."
             )
         if adoption.uneven:
             say(

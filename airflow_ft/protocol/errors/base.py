@@ -60,7 +60,7 @@ class AirflowFtError(Exception):
     @property
     def headline(self) -> str:
         """Return where, and what happened: the message without code and remedy."""
-        alone = self.unconnected and self.participant  # it has one sink, which may be unknown here
+        alone = self.unconnected and self.participant  # one sink, whose own name may be unknown here
         where = ", ".join(
             f"{label} {value!r}" if isinstance(value, str) else f"{label} {value}"
             for label, value in (
@@ -86,7 +86,7 @@ class AirflowFtError(Exception):
 
     def located(self, **where: str | int) -> AirflowFtError:
         """Fills in what was not known where the error was raised (pipeline=, checkpoint=, ...); returns itself."""
-        if self.participant:  # of a connection, perhaps, though the sink is called by another name
+        if self.participant:  # perhaps a connection, which `unconnected` would call a sink
             where.pop("unconnected", None)
         for name, value in where.items():
             if not getattr(self, name):

@@ -317,7 +317,7 @@ class BranchedParticipant(BranchSystem[Db]):
             ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, detail, part.label)
         except Exception as error:
             if isinstance(error, DeclinedError) or self._is_place_taken(error):
-                with self._asking(fence) as (_, other):  # a branch that was committed meanwhile has the same keys
+                with self._asking(fence) as (_, other):  # a branch committed meanwhile has the same keys
                     if late := sorted(set(self._visible(other, plan, fence)) - set(seen)):
                         raise marker_taken(late[0], plan.number) from error
             raise

@@ -205,8 +205,8 @@ def notes(changes: int, keys: int, unknown: int) -> Iterator[str]:
     yield f"compared {count_text(keys, 'key')}, each with the newest of its changes ({changes:,} in the log)"
     if unknown:
         yield (
-            f"{count_text(unknown, 'key')} not judged: checkpoints that were not compared may have changed or deleted"
-            " such keys (their rows are no longer in the log, or were not asked for)"
+            f"{count_text(unknown, 'key')} not judged: checkpoints that were not compared (no longer in the log, or not"
+            " asked for) may have changed or deleted them"
         )
 
 

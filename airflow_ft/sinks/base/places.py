@@ -180,9 +180,9 @@ def room(folder: Path) -> int:
 
 
 def require_file(file: Path) -> None:
-    """Raise SinkAccessError for a database's file that cannot be written, or made. OSError: it cannot be reached."""
+    """Raise SinkAccessError if a database's file cannot be written or created. OSError: it cannot be reached."""
     exists, folder = file.exists(), file.resolve().parent
-    if not os.access(folder, os.W_OK):  # a journal is made beside the file
+    if not os.access(folder, os.W_OK):  # SQLite creates a journal beside the file
         what = f"the folder {folder} does not exist or is not writable."
         remedy = f"Create the folder {folder}, or make it writable by the user who runs the tasks."
         raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(folder))
@@ -194,7 +194,7 @@ def require_file(file: Path) -> None:
 def _require_writable(there: Path, folder: Path) -> None:
     """Raise SinkAccessError if no file can be created in a folder whose mode allows it, as in /proc."""
     try:
-        with tempfile.TemporaryFile(dir=there.resolve(), prefix=".airflow-ft-"):  # a link would give it a name
+        with tempfile.TemporaryFile(dir=there.resolve(), prefix=".airflow-ft-"):  # by a link, the file gets a name
             pass
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS):

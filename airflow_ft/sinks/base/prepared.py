@@ -80,7 +80,7 @@ def require_counts(sent: Mapping[str, int], planned: Mapping[str, int]) -> None:
 
 
 def marker_taken(branch: str, number: int) -> SinkUnavailableError:
-    """Return the error for a marker's place that another process has taken; `branch` is "" for that of the number."""
+    """Return the error for a marker that another process wrote first; `branch` "": the marker of the checkpoint."""
     whose = f"branch {branch} of checkpoint {number}" if branch else f"checkpoint {number}"
     return SinkUnavailableError(
         f"another process wrote the marker of {whose} meanwhile.",

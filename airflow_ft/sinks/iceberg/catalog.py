@@ -102,8 +102,7 @@ class Connected(CatalogTable):
                     raise
                 what = f"the connection's catalog cannot be used: {_words(error, self.connection)}."
                 remedy = (
-                    "Name a REST catalog as host, or correct the extra of the connection, in the words of pyiceberg's"
-                    " configuration."
+                    "Name a REST catalog as host, or correct pyiceberg's properties in the extra of the connection."
                 )
                 if "type" not in self.connection.extra:
                     remedy = f"Set type in the extra to rest or sql. {remedy}"
@@ -123,7 +122,7 @@ class Connected(CatalogTable):
             require_file(file)
 
     def location(self) -> str | None:
-        """Return where the catalog creates the table; None: its server decides. ValueError: no place is known."""
+        """Return where the catalog creates the table; None: its server decides. ValueError: no place is set."""
         if not isinstance(self.catalog, MetastoreCatalog):
             return None
         *namespace, name = self.identifier
@@ -182,7 +181,7 @@ class Connected(CatalogTable):
                 f"the database of the catalog of {place} is locked by another process: {words}.",
                 code="lock_timeout",
                 remedy="Wait for the retry. If it fails too, end the process that holds a transaction open on the file"
-                " (`fuser FILE`). The uri of the connection may name a longer wait: ?timeout=60.",
+                " (`fuser FILE`). To wait longer, add ?timeout=60 to the uri in the connection.",
                 table=place,
             )
         if _is_one_of(error, _SILENT):

@@ -25,7 +25,7 @@ _KNOWN = frozenset(
         "s3.server-side-encryption", "s3.sse-kms-key-id",
     }
 )  # fmt: skip
-"""Properties of catalogs and of S3. Those of other storages are passed on as they are."""
+"""Properties of catalogs and of S3. Those of other storages are not checked."""
 _SECRET = ("secret", "token", "password", "credential", "key", "auth")
 _SHOWN = ("type", "impl", "uri", "url", "client_id", "scope")
 """How names end whose values are no secrets."""

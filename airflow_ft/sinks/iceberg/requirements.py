@@ -25,7 +25,7 @@ class Checks(CatalogChecks[Version]):
     sink, form, version = IcebergSink, columns.FORMAT, Version
 
     def at(self, sink: IcebergSink, connection: ConnectionInfo, *, quickly: bool = False) -> Connected:
-        properties(connection)  # a connection that names no catalog is refused before any of it is asked
+        properties(connection)  # refuses a connection that names no catalog, before a server is asked
         return Connected(connection, sink.identifier, looks=quickly)
 
     def rows(self, place: Connected, version: Version, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -51,7 +51,7 @@ class Checks(CatalogChecks[Version]):
 
 
 def _renamed(problem: AirflowFtError, version: Version, schema: pa.Schema) -> UnfitTargetError | None:
-    """Return a better error for a missing column that the table has under another name, which no other column has."""
+    """Return a better error for a column that the table has renamed. None: it was not, or the rows have both names."""
     now = version.new_name(problem.column) if problem.code == "column_missing" else ""
     if not now or now in schema.names:
         return None

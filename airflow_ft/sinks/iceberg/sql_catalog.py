@@ -62,7 +62,7 @@ class DurableSqlCatalog(SqlCatalog):
         return bool(strtobool(self.properties.get(INIT, "true")))
 
     def _is_there(self) -> bool:
-        """Return whether the database has the catalog's tables. SQLite would make a file that is not there."""
+        """Return whether the database has the catalog's tables. A look must not create a missing SQLite file."""
         return (self.file is None or self.file.exists()) and inspect(self.engine).has_table(IcebergTables.__tablename__)
 
     def load_table(self, identifier: str | Identifier) -> Table:

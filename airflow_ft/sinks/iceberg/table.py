@@ -97,7 +97,7 @@ class Version:
         return of_table(self.table.schema())
 
     def new_name(self, name: str) -> str:
-        """Return the present name of the column that was last called `name`; "": no column was, or it was dropped."""
+        """Return the current name of the column that was last called `name`; "": there was none, or it is dropped."""
         now = {field.field_id: field.name for field in self.table.schema().fields}
         former = {each.name: each.field_id for old in self.table.metadata.schemas for each in old.fields}
         return now.get(former.get(name, -1), "")

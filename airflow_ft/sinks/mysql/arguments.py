@@ -19,7 +19,7 @@ _MODES = ("PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 _OF_PYMYSQL = {"ssl_disabled": "DISABLED", "ssl_verify_cert": "VERIFY_CA", "ssl_verify_identity": "VERIFY_IDENTITY"}
 """Refused settings, and the `ssl_mode` with the same meaning."""
 _OTHERS = ("sql_mode", "ssl_cipher", "ssl_crl", "ssl_capath", "ssl_crlpath")
-"""Settings of MySQL's clients that are close to one of the above."""
+"""Settings of MySQL's clients with names close to known ones."""
 
 
 def flag(value: Any, *, default: bool) -> bool:

@@ -129,7 +129,7 @@ def queues(found: HadoopConfiguration) -> list[str]:
     for host, port in found.addresses(WEB):
         try:
             page = f"http://{host}:{port}/ws/v1/cluster/scheduler"
-            with urllib.request.urlopen(page, timeout=_SECONDS) as answer:  # http alone
+            with urllib.request.urlopen(page, timeout=_SECONDS) as answer:  # always http
                 data = json.load(answer)["scheduler"]["schedulerInfo"]
         except (OSError, ValueError, KeyError, TypeError):  # another scheduler, or a page that wants a login
             continue

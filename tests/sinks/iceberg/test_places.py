@@ -31,7 +31,7 @@ NEW, THERE = "lake.shop.new", "lake.shop.orders"
 
 
 def problems(connection: ConnectionInfo, table: str) -> list[tuple[str, str]]:
-    """Return code and path of all that is found before Spark starts, once the doctor has found the same."""
+    """Return code and path of each problem found before Spark starts; the doctor must find the same."""
     plan = plan_delivery({"rows": IcebergSink(table=table)}).participants[0]
     found = lacks(required("p", plan, connection))
     examined = doctor.examine("p", plan, connection, [])
@@ -40,7 +40,7 @@ def problems(connection: ConnectionInfo, table: str) -> list[tuple[str, str]]:
 
 
 def ask() -> None:
-    """In a process that modes of files hold for: print the problems of one table after the other."""
+    """Print the problems of each table, in a process that obeys file modes, as root would not."""
     for extra, table in json.load(sys.stdin):
         print(json.dumps(problems(ConnectionInfo("lake", "iceberg", extra=extra), table)))
 
