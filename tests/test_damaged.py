@@ -25,7 +25,7 @@ from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.admin.conftest import ft, parser, world
-from tests.admin.test_cli import prepared
+from tests.admin.scene import prepared
 from tests.protocol.world import PIPELINE, World
 from tests.spark.test_savepoints import saved_scene
 from tests.state.scene import pipeline
