@@ -57,7 +57,11 @@ def _summary(checks: Sequence[Check]) -> str:
     )
     if problems:
         return f"{counts}: a run would fail. Follow the Fix lines, then run this check again."
-    return f"{counts}: a run would not fail." if warnings else f"{count_text(len(checks), 'check')} passed."
+    return (
+        f"{counts}: nothing that was examined would stop a run."
+        if warnings
+        else f"{count_text(len(checks), 'check')} passed."
+    )
 
 
 def require(checks: Sequence[Check], pipeline: str, *, warnings: bool = False) -> None:
