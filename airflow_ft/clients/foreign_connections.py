@@ -7,10 +7,10 @@ read.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.lookup import closest
 
 # Others, such as `generic` and those that a cloud's provider brings, may lead anywhere.
 _LEAD_TO = {
@@ -84,9 +84,7 @@ def _meant(name: str, known: Collection[str]) -> str:
     """
     first, dot, _ = name.lower().partition(".")
     alike = [each for each in known if each.lower().startswith(first + dot)] if dot else known
-    folded = {each.lower(): each for each in alike if abs(len(each) - len(name)) <= _APART}
-    close = get_close_matches(name.lower(), folded, 1, _SIMILAR)
-    return folded[close[0]] if close else ""
+    return closest(name, (each for each in alike if abs(len(each) - len(name)) <= _APART), _SIMILAR)
 
 
 def refuse_unread(connection: ConnectionInfo, read: Collection[str] = (), beginnings: tuple[str, ...] = _TLS) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from airflow_ft.protocol.decision_log import QueryLog
@@ -44,9 +44,15 @@ def known_text(names: Sequence[str], wanted: str) -> str:
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return a question with the closest known name and a space after it; "": none is close. Ignores case."""
+    close = closest(name, known)
+    return f"Did you mean {close!r}? " if close else ""
+
+
+def closest(name: str, known: Iterable[str], similar: float = 0.7) -> str:
+    """Return the known name that is most similar to `name`, ignoring case; "": none is as `similar` (`difflib`)."""
     folded = {each.lower(): each for each in known}
-    close = get_close_matches(name.lower(), folded, 1, 0.7)
-    return f"Did you mean {folded[close[0]]!r}? " if close else ""
+    close = get_close_matches(name.lower(), folded, 1, similar)
+    return folded[close[0]] if close else ""
 
 
 def checkpoint_of(store: QueryLog, pipeline: str, number: int) -> Checkpoint:

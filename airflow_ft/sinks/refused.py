@@ -13,6 +13,7 @@ from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.set_aside import REASONS, SetAside, together
 from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks.arrow import flags
+from airflow_ft.wal.filesystem import is_remote
 from airflow_ft.wal.local import local_path
 
 MAX_ROWS = 10_000
@@ -144,8 +145,7 @@ def code_of(why: str) -> str:
 
 def path_of(segment: Segment, file: WalFile) -> str:
     """Return the whole path of a segment's file, to open it; a URI if the segment is not on a disk."""
-    on_disk = segment.location.startswith(("/", "file:"))
-    return f"{local_path(segment.location) if on_disk else segment.location}/{file.path}"
+    return f"{segment.location if is_remote(segment.location) else local_path(segment.location)}/{file.path}"
 
 
 def declined(sink: str, segment: Segment, file: WalFile, index: int, why: str) -> DeclinedError:

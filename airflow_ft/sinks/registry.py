@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -148,24 +148,31 @@ class System:
 
     def installed_by(self) -> str:
         """Return what to give to pip for its clients, quoted for a shell."""
-        return shlex.join([f"airflow-ft[{self.extra}]"] if self.extra else self.clients)
+        return _installed_by([self])
 
 
 def require_clients(systems: Iterable[System], cause: ImportError | None = None) -> None:
     """Raise one ConfigurationError for all clients of these systems that are not installed."""
     lacking = {each.kind: each for each in systems if each.missing_clients()}.values()
     if packages := [client for each in lacking for client in each.missing_clients()]:
-        extras = ",".join(each.extra for each in lacking if each.extra)
-        others = [client for each in lacking if not each.extra for client in each.clients]
-        installed_by = shlex.join([*([f"airflow-ft[{extras}]"] if extras else []), *others])
         raise ConfigurationError(
             f"packages for sinks into {', '.join(each.title for each in lacking)} are not installed here:"
             f" {', '.join(packages)}.",
             code="package_missing",
-            remedy=f"Run `pip install {installed_by}` where DAGs are parsed and where tasks run.",
+            remedy=f"Run `pip install {_installed_by(lacking)}` where DAGs are parsed and where tasks run.",
             packages=packages,
-            extras=[each.extra for each in lacking if each.extra],
+            extras=_extras(lacking),
         ) from cause
+
+
+def _installed_by(systems: Collection[System]) -> str:
+    """Return what to give to pip for the clients of these systems, quoted for a shell."""
+    ours = [f"airflow-ft[{','.join(extras)}]"] if (extras := _extras(systems)) else []
+    return shlex.join([*ours, *(client for each in systems if not each.extra for client in each.clients)])
+
+
+def _extras(systems: Collection[System]) -> list[str]:
+    return [each.extra for each in systems if each.extra]
 
 
 def _is_installed(client: str) -> bool:

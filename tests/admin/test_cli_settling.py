@@ -177,7 +177,7 @@ def test_retire_refuses_a_pipeline_until_its_run_has_ended(
         ft("retire", PIPELINE, "--yes")
     assert refused.error is not None and "`airflow dags delete dag`" in refused.error.remedy
     assert "dag/run" in ft("pipelines")
-    monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # it has failed, and nobody has taken its turn since
+    monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # it has failed, and no other run has its turn
     [row] = json.loads(ft("pipelines", "-o", "json"))
     assert (row["at_work"], row["condition"], row["code"]) == (
         None,
@@ -294,7 +294,7 @@ def test_a_living_process_is_not_fenced_by_a_command(world: World, ft: Any, monk
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__LEASE_SECONDS", "6")
     prepared(world)
     with (
-        new_epoch(world.store, PIPELINE, Worker("dag/run/step"), "at work", 0.3),
+        new_epoch(world.store, PIPELINE, Worker("dag/run/step"), "a step", 0.3),
         raises(SystemExit) as refused,
     ):
         ft("recover", PIPELINE)
@@ -381,10 +381,10 @@ def test_several_acts_and_options_of_another_act_are_refused(world: World, ft: A
 
 
 def test_a_user_without_a_name_may_act(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> str:
+    def unknown() -> str:
         raise KeyError("getpwuid(): uid not found")
 
-    monkeypatch.setattr("getpass.getuser", nobody)
+    monkeypatch.setattr("getpass.getuser", unknown)
     world.stage(1)
     world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
     ft("resume", PIPELINE, "--yes")
@@ -426,7 +426,7 @@ def test_reset_state_asks_first_and_refuses_undelivered_rows(
     with raises(SystemExit) as refused:
         ft("reset-state", PIPELINE, "--yes")
     assert refused.error is not None and "`airflow ft rewind" in refused.error.remedy
-    with new_epoch(world.store, PIPELINE, Worker("t", 1), "a run at work", 1.0), raises(SystemExit) as refused:
+    with new_epoch(world.store, PIPELINE, Worker("t", 1), "a running step", 1.0), raises(SystemExit) as refused:
         ft("reset-state", PIPELINE, "--yes")
     assert isinstance(refused.error, LeaseHeldError)
     assert world.store.pipeline(PIPELINE).base == base
@@ -471,8 +471,8 @@ def test_a_barrier_is_injected_and_looked_at(world: World, ft: Any, monkeypatch:
     world.store.register("payments")
     world.store.register(PIPELINE)
     with raises(SystemExit) as refused:
-        ft("inject-barrier", "closing", PIPELINE, "nobody")
-    assert isinstance(refused.error, ConfigurationError) and "nobody" in refused.error.headline
+        ft("inject-barrier", "closing", PIPELINE, "absent")
+    assert isinstance(refused.error, ConfigurationError) and "absent" in refused.error.headline
     with raises(SystemExit, "barrier_unknown", barrier="closing"):
         ft("barriers", "closing")
     rows = json.loads(ft("inject-barrier", "closing", PIPELINE, "payments", "-o", "json"))

@@ -109,13 +109,13 @@ def test_whoever_ends_the_tests_at_the_terminal_ends_it_too(tmp_path: Path) -> N
 
 
 KILLED_REQUESTER = f"""
-import signal, sys, time
+import signal, sys
 from pathlib import Path
 from airflow_ft.testing import nursery
+from tests.waiting import wait_for
 with open(sys.argv[1], "w") as file:
     child = nursery.fork({__name__!r}, {{"what": "sleep"}}, "sqlite", file.fileno())
-while "asleep" not in Path(sys.argv[1]).read_text():
-    time.sleep(0.01)
+wait_for(lambda: "asleep" in Path(sys.argv[1]).read_text(), 60, "the child sleeps", 0.01)
 child.send_signal(signal.SIGSTOP)
 print(nursery._nursery._process.pid, child.pid, flush=True)
 signal.pause()

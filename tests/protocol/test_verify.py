@@ -17,7 +17,7 @@ from tests.store.scene import PIPELINE, Scene
 
 @contextmanager
 def log_of(folder: Path, *, completed: int, staged: int) -> Iterator[Scene]:
-    """Open a decision log with so many checkpoints, of which the first are COMPLETED."""
+    """Open a decision log with `staged` checkpoints. Those up to number `completed` are COMPLETED."""
     with closing(open_store(f"sqlite:///{folder}/ft.db")) as store:
         scene = Scene(store)
         scene.stage(staged)

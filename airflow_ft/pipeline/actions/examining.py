@@ -57,11 +57,9 @@ def _summary(checks: Sequence[Check]) -> str:
     )
     if problems:
         return f"{counts}: a run would fail. Follow the Fix lines, then run this check again."
-    return (
-        f"{counts}: nothing that was examined would stop a run."
-        if warnings
-        else f"{count_text(len(checks), 'check')} passed."
-    )
+    if warnings:
+        return f"{counts}: nothing that was examined would stop a run."
+    return f"{count_text(len(checks), 'check')} passed."
 
 
 def require(checks: Sequence[Check], pipeline: str, *, warnings: bool = False) -> None:
