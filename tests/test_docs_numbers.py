@@ -61,7 +61,7 @@ TEXTS = {
     "errors": [f"does not answer within {ready.LOOK_SECONDS:g} s counts as unreachable"],
     "failures": [f"takes longer than {room._LOG_EACH:g} seconds"],
     "jobs": [f"At most {inline_job.MOST_BYTES >> 10} KB are shipped"],
-    "kafka": [f"Every {records._SLICE_ROWS:,} records", f"1 to {spec.MAX_SLOTS}."],
+    "kafka": [f"every {records._SLICE_ROWS:,} records", f"1 to {spec.MAX_SLOTS}."],
     "mysql": [
         f"1 to {sql_sink.MAX_BRANCHES} |",
         f"fewer than {slices.MIN_ROWS:,} rows",
@@ -99,9 +99,9 @@ TEXTS = {
     "state": [
         f"the pipeline's newest {access.NEWEST} checkpoints",
         f"{handles.ENTRIES} values of a key in a state, {state.MOST_BYTES >> 20} MB for an answer",
-        f"A handle reads at most {handles.BYTES >> 20} MB",
-        f"with every {timers.SILENT + 1}st interval",
-        f"{timers.SILENT} for each retained checkpoint (`num_retained`), and {timers.SILENT * (timers.WAITING + 1)}",
+        f"{handles.BYTES >> 20} MB of files in memory for a checkpoint",
+        f"after {timers.SILENT} such micro-batches in a row",
+        f"{timers.SILENT * (timers.WAITING + 1)}, and {timers.SILENT} more for each retained checkpoint",
     ],
     "ui": [
         f"over the newest {pipelines.RECENT} completed checkpoints",

@@ -285,7 +285,7 @@ def test_pages_list_exactly_the_connection_extras_that_are_read() -> None:
     [libpq] = [row[2] for row in table("docs/postgres.md", "| option | default |") if row[0] == "`conn_id`"]
     shown = set(named(libpq.partition("libpq gets ")[2])) - {"keepalives..."}
     assert shown == {"ssl...", *(each for each in LIBPQ if not each.startswith("keepalives"))}
-    s3 = TEXT["docs/files.md"].partition("The extra may have ")[2].partition(". ")[0]
+    s3 = " ".join(TEXT["docs/files.md"].split()).partition("The extra may have ")[2].partition(". ")[0]
     assert set(named(s3)) == set(_KEYS)
 
 
