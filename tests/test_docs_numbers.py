@@ -47,7 +47,7 @@ SECONDS = f"{USUAL.delay.total_seconds():g}"
 TEXTS = {
     "alignment": [f"at most {arguments._LONGEST_BARRIER} characters"],
     "architecture": [
-        f"Pruning takes {retention.BATCH} numbers at a time and up to {retention.BATCH * retention.BATCHES:,} at once",
+        f"prunes at most {retention.BATCH * retention.BATCHES:,} checkpoints after a delivery, in batches of {retention.BATCH}",
         f"the first {staging.FEW_ROWS:,} raises",
     ],
     "checkpoints": [
