@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -39,6 +40,21 @@ _SAFE = {"commitlog_sync": " to batch or group on all nodes", "durable_writes": 
 _UNKNOWN = "unknown"
 ERRORS = (DriverException, ErrorMessage, NoHostAvailable, QueryExhausted, ConnectionException, ConnectionBusy)
 """All that the driver raises."""
+
+
+class _Brief(logging.Filter):
+    """Shorten a failed connect to one line, unless debug messages are shown: the driver raises the same error."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.exc_info or logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
+            return True
+        if "Error connecting to" in str(record.msg):  # other nodes may answer
+            record.msg, record.args = f"{record.getMessage().rstrip(':')}: {record.exc_info[1]}", None
+            record.exc_info = None
+        return "Control connection failed to connect" not in str(record.msg)
+
+
+logging.getLogger("cassandra.cluster").addFilter(_Brief())
 
 
 def address(connection: ConnectionInfo) -> str:
