@@ -72,6 +72,13 @@ def test_a_connection_needs_a_keyspace_and_tls_files() -> None:
             pass
 
 
+def test_a_misspelled_tls_option_is_refused() -> None:
+    connection = ConnectionInfo("ring", "cassandra", schema="s", extra={"ssl_options": {"ca_cert": "/none"}})
+    with raises(SinkAccessError, "connection_invalid", fields=["ssl_options"]) as caught, opened(connection):
+        pass
+    assert caught.error and "ca_cert." in caught.error.what and "ca_certs" in caught.error.remedy
+
+
 def test_a_table_has_one_lineage_name_and_a_place_on_each_node() -> None:
     connection = ConnectionInfo("ring", "cassandra", "One, two", schema="shop")
     found = lineage.dataset({"table": "orders"}, connection)
