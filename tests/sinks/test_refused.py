@@ -7,7 +7,7 @@ import pytest
 
 from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.write_ahead_log import WalFile
-from airflow_ft.sinks.base.keyed import null_keys
+from airflow_ft.sinks.base.keyed import key_text, null_keys
 from airflow_ft.sinks.refused import Refused, declined
 
 
@@ -24,7 +24,23 @@ def test_a_refused_row_is_found_by_a_whole_path(location: str, path: str) -> Non
     [(index, why)] = null_keys(rows, ["id"]).items()
     error = declined("rows", segment, file, index, why)
     assert (error.code, error.fields["path"]) == ("null_refused", path) and f"row 2 of {path}" in error.what
+    assert ("read_table('/wal/a %/1-1/1/rows/a%20.parquet').slice(1, 1)" in error.remedy) == path.startswith("/")
     assert declined("rows", segment, file, index, "it is too long").code == "row_refused"
+
+
+def test_a_refused_row_is_named_by_the_rest_of_its_key() -> None:
+    texts = pa.array([b"DE" * 100, None, b"\xff"], pa.binary()).view(pa.string())  # Spark checks no UTF-8
+    far = pa.array([2**62] * 3, pa.int64()).cast(pa.timestamp("us"))  # beyond Python's years
+    rows = pa.record_batch({"country": texts, "id": pa.array([None, None, 7], pa.int64()), "at": far})
+    key = ["country", "id", "at"]
+    assert key_text(rows, 0, key) == f"country '{'DE' * 30}', id NULL"
+    assert key_text(rows, 1, key) == ""
+    assert key_text(rows, 2, key) == "country '\ufffd', id 7"
+    segment, file = Segment(1, "", "file:///wal/1", {"rows": 3}, 1), WalFile("a.parquet", 3, 1, "")
+    assert (
+        "row 1 of /wal/1/a.parquet, with the key country 'DE', id NULL: no."
+        in declined("rows", segment, file, 0, "no", "country 'DE', id NULL").what
+    )
 
 
 def test_a_refused_row_does_not_keep_its_batch_in_memory() -> None:

@@ -42,6 +42,8 @@ from airflow_ft.sinks.refused import NullFound, Refused, declined
 Client = TypeVar("Client")
 Seen = TypeVar("Seen")
 _CHUNK_ROWS = 1000
+_KEY_BYTES = 60
+"""Of a text in a key, what an error shows."""
 
 
 class KeyedSpec(Protocol):
@@ -97,6 +99,22 @@ def null_keys(rows: pa.RecordBatch, columns: Sequence[str]) -> dict[int, str]:
             for row in pc.indices_nonzero(rows.column(name).is_null()).to_pylist():
                 found[row] = NullFound(f"column {name} of the key is NULL")
     return found
+
+
+def key_text(rows: pa.RecordBatch, row: int, columns: Sequence[str]) -> str:
+    """Describe the texts and whole numbers in a row's key, for errors; "": all are NULL."""
+    found = {}
+    for name in columns:
+        value = rows.column(name)[row]
+        if not value.is_valid:
+            found[name] = "NULL"
+        elif pa.types.is_integer(value.type):
+            found[name] = str(value.as_py())
+        elif pa.types.is_string(value.type) or pa.types.is_large_string(value.type):
+            text = value.as_buffer().to_pybytes()[:_KEY_BYTES].decode(errors="replace")  # it may be no UTF-8
+            found[name] = repr(text)
+    has_value = any(text != "NULL" for text in found.values())
+    return ", ".join(f"{name} {text}" for name, text in found.items()) if has_value else ""
 
 
 @dataclass
@@ -247,7 +265,8 @@ class KeyedParticipant(DocumentParticipant[C]):
                     refused = {**self._unfit(name, rows, deletes), **refused}
                     for row, why in sorted(refused.items()):
                         if dead_letters is None:
-                            raise declined(name, reader.segment, file, first + row, why)
+                            key = key_text(rows, row, self._key_columns(name))
+                            raise declined(name, reader.segment, file, first + row, why, key)
                         dead_letters.add(name, reader.segment, file, first + row, rows.slice(row, 1), why)
                     yield Chunk(before, name, rows, deletes, refused)
                     before += rows.num_rows

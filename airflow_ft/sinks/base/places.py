@@ -168,7 +168,7 @@ def room(folder: Path) -> int:
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         what = f"{there} is not a folder."
-        remedy = f"Move {there} away, or name another folder in the sink."
+        remedy = f"Move {there} away, or deliver into another folder."
         raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(there))
     if not os.access(there, os.W_OK | os.X_OK):
         what = f"the user who runs this task cannot write the folder {there}."
@@ -200,5 +200,5 @@ def _require_writable(there: Path, folder: Path) -> None:
         if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS):
             return  # such as a full disk: `prepare` judges it
         what = f"{folder} does not exist, and nothing can be created in {there}: {error.strerror}."
-        remedy = f"Create {folder}, or mount its disk. Or name another folder in the sink."
+        remedy = f"Create {folder}, or mount its disk. Or deliver into another folder."
         raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(folder)) from error

@@ -102,11 +102,11 @@ class TableChecks(ABC, Generic[V]):
         with self.looked(sink, connection, quickly=True) as (place, there):
             if there is None and not sink.create:
                 raise lacks_table(self.sink, place)
+            if there is not None and (problems := list(there.oddities())):
+                return Finding(problems=problems)
             room = self.room(sink, place, there)
             if there is None:
                 return Finding(f"{place} will be created{room}")
-            if problems := list(there.oddities()):
-                return Finding(problems=problems)
             return Finding(f"{self.shown(place, there)}{room}")
 
     def schema_problems(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from cassandra.protocol import ErrorMessage
 from airflow_ft.clients.foreign_connections import invalid, refuse_misspelt, refuse_unread, require_type
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
+from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.sinks.base.failures import ServerFault, unsafe_settings
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.cassandra.lineage import PORT, hosts
@@ -37,8 +39,26 @@ _OLDEST = (4, 0)
 _SAFE_SYNC = ("batch", "group")
 _SAFE = {"commitlog_sync": " to batch or group on all nodes", "durable_writes": " to true"}
 _UNKNOWN = "unknown"
+_TLS_READ = ("ca_certs", "certfile", "keyfile", "check_hostname")
+_TLS_NAMES = (*_TLS_READ, "ssl_version", "cert_reqs")
+"""Airflow's provider reads the last two. Here the certificate is always verified, with TLS 1.2 or newer."""
 ERRORS = (DriverException, ErrorMessage, NoHostAvailable, QueryExhausted, ConnectionException, ConnectionBusy)
 """All that the driver raises."""
+
+
+class _Brief(logging.Filter):
+    """Shorten a failed connect to one line, unless debug messages are shown: the driver raises the same error."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.exc_info or logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
+            return True
+        if "Error connecting to" in str(record.msg):  # other nodes may answer
+            record.msg, record.args = f"{record.getMessage().rstrip(':')}: {record.exc_info[1]}", None
+            record.exc_info = None
+        return "Control connection failed to connect" not in str(record.msg)
+
+
+logging.getLogger("cassandra.cluster").addFilter(_Brief())
 
 
 def address(connection: ConnectionInfo) -> str:
@@ -59,6 +79,10 @@ def _tls(connection: ConnectionInfo) -> ssl.SSLContext | None:
     given = connection.extra.get("ssl_options")
     if not given:
         return None
+    if isinstance(given, dict) and (odd := [name for name in given if name not in _TLS_NAMES]):
+        what = f"the connection's ssl_options have unknown names: {', '.join(odd)}."
+        remedy = f"{did_you_mean(odd[0], _TLS_NAMES)}Correct or remove them. The sink reads {', '.join(_TLS_READ)}."
+        raise invalid(connection, what, remedy, "ssl_options")
     try:
         context = ssl.create_default_context(cafile=given.get("ca_certs"))
         context.check_hostname = bool(given.get("check_hostname", True))

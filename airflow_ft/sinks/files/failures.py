@@ -23,7 +23,7 @@ def translated_errors(root: str, **where: Any) -> Iterator[None]:
             raise failure.located(**where) from error
         raise error.located(**where) from error.__cause__
     except OSError as error:
-        raise _translated(root, error).located(**where) from error
+        raise file_failure(root, error).located(**where) from error
 
 
 def lacks_links(path: str, what: str) -> UnfitTargetError:
@@ -43,7 +43,8 @@ def _in_the_way(path: str) -> str:
     return str(found[-1]) if found else path
 
 
-def _translated(root: str, error: OSError) -> AirflowFtError:
+def file_failure(root: str, error: OSError) -> AirflowFtError:
+    """Return what is raised for an error of a local file system; `root` is the folder if the error names no file."""
     path = str(error.filename or root)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = f"the disk of {root} is full."

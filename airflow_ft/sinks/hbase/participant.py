@@ -45,6 +45,7 @@ from airflow_ft.sinks.hbase.server import (
     make_ledger,
     opened,
     require_table,
+    translated,
     wire,
 )
 from airflow_ft.sinks.hbase.spec import HBaseSink
@@ -105,7 +106,10 @@ class Changes(keyed.Changes[Documents, Seen]):
         ledger, seen = documents.read(self.fence.pipeline)
         if seen.text != self.seen.text:
             check_owner(ledger.head(), self.fence)
-        client.mutate_rows(wire(self.documents.connection).request(table, rows, stamp))
+        assert self.plan is not None
+        where = {"pipeline": self.plan.pipeline, "checkpoint": self.plan.number, "participant": documents.participant}
+        with translated(self.documents.connection, table, **where):
+            client.mutate_rows(wire(self.documents.connection).request(table, rows, stamp))
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -33,6 +34,9 @@ _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 60.0
 _TRANSPORTS = {"buffered": TCyBufferedTransport, "framed": TCyFramedTransport}
 _PROTOCOLS = {"binary": (TCyBinaryProtocol, BINARY), "compact": (TCompactProtocol, COMPACT)}
+_TRIES = ", exceptions:"
+"""How the first line of an error ends whose tries are listed below."""
+_CAUSE = re.compile(r"^Caused by: (.*?)\.?$", re.MULTILINE)
 _LONGEST = 200  # characters of an error of the gateway, which is a stack trace
 
 
@@ -64,14 +68,14 @@ def ledger_table(connection: ConnectionInfo) -> str:
 
 
 @contextmanager
-def translated(connection: ConnectionInfo, **where: Any) -> Iterator[None]:
-    """Raise errors of the gateway as ours, with their place."""
+def translated(connection: ConnectionInfo, table: str = "", **where: Any) -> Iterator[None]:
+    """Raise errors of the gateway as ours, with their place. `table`: the one that the block asks for."""
     try:
         yield
     except AirflowFtError:  # also of the write-ahead log, and then an OSError
         raise
     except (TException, ProtocolError, OSError, EOFError) as error:
-        raise failure(error, address(connection)).located(**where) from None
+        raise failure(error, address(connection), table).located(**where) from None
 
 
 @contextmanager
@@ -124,10 +128,13 @@ def _choice(connection: ConnectionInfo, name: str, known: Mapping[str, Any]) -> 
     return known[given]
 
 
-def failure(error: BaseException, server: str) -> AirflowFtError:
-    """Return what is raised for an error of the gateway, whose messages quote no values."""
+def failure(error: BaseException, server: str, table: str = "") -> AirflowFtError:
+    """Return what is raised for an error of the gateway, whose messages quote no values. `table`: the one asked for."""
     trace = _text(getattr(error, "message", None)) or f"{error}"
-    words = trace.strip().partition("\n")[0].rstrip(".")[:_LONGEST] or type(error).__name__
+    words = trace.strip().partition("\n")[0].rstrip(".")
+    if words.endswith(_TRIES) and (cause := _CAUSE.search(trace)):
+        words = f"{words.removesuffix(_TRIES)}: {cause[1]}"
+    words = words[:_LONGEST] or type(error).__name__
     if "AccessDeniedException" in trace:
         return ServerFault.PRIVILEGE.error(f"HBase at {server}", words, server=server)
     if "NamespaceNotFoundException" in trace:
@@ -167,8 +174,11 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
         )
         return ServerFault.SILENT.error(f"the Thrift gateway of HBase at {server}", words, remedy, server=server)
     remedy = ""
-    if "NotServingRegionException" in trace or "TableNotEnabledException" in trace:
-        remedy = "Look in the HBase shell whether the table is enabled: is_enabled 'TABLE'."
+    if table and ("NotServingRegionException" in trace or "TableNotEnabledException" in trace):
+        remedy = (
+            "Wait for the retry: after a restart, HBase opens regions one by one. If it fails too, look in the HBase"
+            f" shell whether the table is enabled: is_enabled {literal(table)}."
+        )
     return ServerFault.FAILED.error(f"HBase at {server}", words, remedy, server=server)
 
 

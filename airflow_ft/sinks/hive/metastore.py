@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from airflow_ft.clients.foreign_connections import PROTECTION, invalid, refuse_m
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault
 from airflow_ft.sinks.base.table_checks import CatalogTable
+from airflow_ft.sinks.files.failures import file_failure
 from airflow_ft.sinks.hive.lineage import PORT
 from airflow_ft.sinks.hive.thrift import API
 
@@ -24,6 +26,11 @@ _CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 300.0
 _LONGEST = 300
 _AT_ONCE = 200
 """Partitions in one answer."""
+_NO_FOLDER = re.compile(
+    r"(\S.*) is not a directory or unable to create one|Unable to create database path (.*), failed to create"
+    r"|Failed to create external path (.*) for database|(?:ParentNotDirectory|FileAlreadyExists)Exception .*: (\S+)"
+)
+"""What a metastore says of a folder of a table, a partition or a schema."""
 
 
 @dataclass
@@ -109,6 +116,8 @@ class Connected(CatalogTable):
                 remedy="Let that user, and the metastore's, write the table's folder.",
                 path=str(error.filename),
             )
+        if isinstance(error, OSError) and error.filename:
+            return file_failure(str(error.filename), error)
         if "ermission denied" in words or "AccessControl" in words:
             remedy = "Let the metastore's user write the table's folder, and this user change the table."
             return ServerFault.PRIVILEGE.error(f"the Hive metastore, asked for {self},", words, remedy, table=str(self))
@@ -119,8 +128,22 @@ class Connected(CatalogTable):
                 remedy="Compare the table with what docs/hive.md says a table must be.",
                 table=str(self),
             )
+        if folder := lacking_folder(error):
+            return SinkAccessError(
+                f"the Hive metastore cannot create the folder {folder} of {self}: {words}.",
+                code="folder_unusable",
+                remedy=f"Look at {folder} on the metastore's machine: move away a file of that name, mount the"
+                " disk, or let the metastore's user write the folder above it.",
+                path=folder,
+            )
         words = f"{type(error).__name__}: {words}"
         return ServerFault.FAILED.error(f"a request for {self}", words, table=str(self))
+
+
+def lacking_folder(error: Exception) -> str:
+    """Return the folder that the metastore cannot create; "": the error is another one."""
+    found = _NO_FOLDER.search(_words(error))
+    return next(filter(None, found.groups())).removeprefix("file:") if found else ""
 
 
 def _words(error: Exception) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.arrow import scalar
+from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.base.requirements import ASK_SECONDS
 from airflow_ft.sinks.base.table_checks import CatalogChecks
 from airflow_ft.sinks.base.table_columns import WHOLE
@@ -19,8 +20,9 @@ from airflow_ft.sinks.hive.formats import batches, format_of
 from airflow_ft.sinks.hive.memory import is_memory
 from airflow_ft.sinks.hive.metastore import ANSWER_SECONDS, Connected
 from airflow_ft.sinks.hive.spec import KEY, HiveSink
-from airflow_ft.sinks.hive.table import Version, path_of
-from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.sinks.hive.table import OURS, Version, new_location, path_of
+from airflow_ft.wal.filesystem import filesystem, is_remote
+from airflow_ft.wal.local import local_path
 
 _KEYS = {"string": pa.large_string(), "boolean": pa.bool_(), "date": pa.date32()}
 _KEYS |= {name: kind for name, (_, kind) in WHOLE.items()}
@@ -56,6 +58,19 @@ class Checks(CatalogChecks[Version]):
                             value = scalar(None if values[key] == NULL else values[key], kind)
                             columns[key] = pa.repeat(value, batch.num_rows)
                         yield pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    def room(self, sink: HiveSink, place: Connected, version: Version | None) -> str:
+        """Look at the folder on a disk. Of a folder in HDFS or a bucket, find out that it can be reached."""
+        root = version.root if version is not None else path_of(new_location(place), place.aws_conn_id)
+        if is_remote(root):
+            filesystem(root).seen_folder(root)
+            return ""
+        folder = local_path(root)
+        if version is not None and not folder.exists():  # the metastore has made it, so readers see another disk
+            what = f"{folder}, the folder of {place}, does not exist on this machine."
+            remedy = f"Mount the disk of {folder} where tasks run. If the folder was deleted, create it."
+            raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(folder))
+        return f", {room(folder / (OURS if version is not None else '')):,} bytes free"
 
     def shown(self, place: Connected, version: Version) -> str:
         return f"{place} at {version.root}, {count_text(len(version.columns), 'column')}"

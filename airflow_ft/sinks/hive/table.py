@@ -24,7 +24,7 @@ from airflow_ft.sinks.files.partitions import NULL, escaped
 from airflow_ft.sinks.hive.columns import fields_of, keys_of, lacks_columns, of_table
 from airflow_ft.sinks.hive.formats import CLASSES, format_of
 from airflow_ft.sinks.hive.memory import Ledger, newest, packed, unpacked, value_of_memory, value_of_rows
-from airflow_ft.sinks.hive.metastore import Connected
+from airflow_ft.sinks.hive.metastore import Connected, lacking_folder
 from airflow_ft.sinks.hive.spec import KEY
 from airflow_ft.sinks.hive.thrift import API
 from airflow_ft.wal.filesystem import FileSystem, filesystem
@@ -76,16 +76,19 @@ class Version:
         )  # fmt: skip
         parameters = {"EXTERNAL": "TRUE", _COLUMNS: "none" if schema is None else "rows"}
         schema_name, name = place.identifier
+        _make_schema(place)
         table = API.Table(
             tableName=name, dbName=schema_name, owner="airflow_ft", createTime=0, lastAccessTime=0, retention=0,
             sd=storage, partitionKeys=keys, parameters=parameters, tableType="EXTERNAL_TABLE",
         )  # fmt: skip
-        storage.location = f"{_schema_of(place).locationUri}/{name}"
+        storage.location = new_location(place)
         _make_folder(storage.location, place.aws_conn_id)
         try:
             _create(place, table)
-        except API.MetaException:  # Hive 4 refuses an external table in the place of managed ones
-            storage.location = None
+        except API.MetaException as error:
+            if lacking_folder(error):
+                raise
+            storage.location = None  # Hive 4 refuses an external table in the place of managed ones
             _create(place, table)
         if (made := place.table()) is None:  # others have dropped it
             raise OvertakenError
@@ -247,19 +250,30 @@ class Version:
         return "/".join(f"{escaped(name)}={escaped(value)}" for name, value in parts)
 
 
-def _schema_of(place: Connected) -> Any:
-    """Return the schema of a table that is to be created. Create the schema if it is missing."""
+def new_location(place: Connected) -> str:
+    """Return where the sink makes a table that is missing."""
+    return f"{_schema_location(place)[0]}/{place.identifier[1]}"
+
+
+def _schema_location(place: Connected) -> tuple[str, bool]:
+    """Return the folder of the table's schema, and whether the schema exists."""
     name, _ = place.identifier
     with suppress(API.NoSuchObjectException):
-        return place.client.get_database(name)
-    _make_folder(f"{place.client.get_database('default').locationUri}/{name}.db", place.aws_conn_id)
+        return place.client.get_database(name).locationUri, True
+    return f"{place.client.get_database('default').locationUri}/{name}.db", False
+
+
+def _make_schema(place: Connected) -> None:
+    """Create the table's schema if it is missing."""
+    location, exists = _schema_location(place)
+    if exists:
+        return
+    _make_folder(location, place.aws_conn_id)
     try:
-        place.client.create_database(API.Database(name=name, parameters={}))
-    except (API.AlreadyExistsException, API.MetaException) as error:
-        with suppress(API.NoSuchObjectException):  # another process was faster
-            return place.client.get_database(name)
-        raise error
-    return place.client.get_database(name)
+        place.client.create_database(API.Database(name=place.identifier[0], parameters={}))
+    except (API.AlreadyExistsException, API.MetaException):
+        if not _schema_location(place)[1]:  # else another process was faster
+            raise
 
 
 def _create(place: Connected, table: Any) -> None:

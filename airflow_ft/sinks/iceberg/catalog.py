@@ -7,11 +7,12 @@ Only `Table` and its transactions do that. Commits here call `Catalog.commit_tab
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.rest import RestCatalog
@@ -25,6 +26,7 @@ from pyiceberg.exceptions import (
     RESTError,
     UnauthorizedError,
 )
+from pyiceberg.io import PY_IO_IMPL, SCHEMA_TO_FILE_IO
 from pyiceberg.table import Table
 
 from airflow_ft.clients.foreign_connections import invalid
@@ -55,9 +57,10 @@ _NO_DATABASE = re.compile(r'database ".*" does not exist|unable to open database
 """What PostgreSQL and SQLite say."""
 _LOCKED = "database is locked"
 """What SQLite says."""
+_UNKNOWN = "the table has a place that pyiceberg does not know"
 _UNSET = {
     "No default path is set": "the table has no place: neither the connection nor the namespace names one",
-    "Unrecognized filesystem type": "the table has a place that pyiceberg does not know",
+    "Unrecognized filesystem type": _UNKNOWN,
 }
 """What pyiceberg says of a table that it has no place for."""
 
@@ -128,6 +131,18 @@ class Connected(CatalogTable):
         *namespace, name = self.identifier
         return self.catalog._resolve_table_location(None, Catalog.namespace_to_string(tuple(namespace)), name)
 
+    def require_clients(self, locations: Iterable[str], given: Mapping[str, str]) -> None:
+        """Raise SinkAccessError for a location of which pyiceberg knows no client; `given` are its properties."""
+        for location in locations:
+            scheme = urlsplit(location).scheme
+            if scheme and scheme not in SCHEMA_TO_FILE_IO and PY_IO_IMPL not in given:
+                raise self._no_place(_UNKNOWN, location)
+
+    def _no_place(self, what: str, words: str) -> AirflowFtError:
+        return invalid(
+            self.connection, f"{what}: {words}.", "Correct warehouse in the extra of the connection.", "warehouse"
+        )
+
     def close(self) -> None:
         catalog, self._catalog = self._catalog, None
         if catalog is not None:
@@ -164,9 +179,7 @@ class Connected(CatalogTable):
             remedy = "Let the tasks' user, or the connection's, write the table's files and the catalog's database."
             return ServerFault.PRIVILEGE.error(f"catalog or storage of {place}", words, remedy, table=place)
         if (what := next((what for said, what in _UNSET.items() if said in words), None)) is not None:
-            return invalid(
-                self.connection, f"{what}: {words}.", "Set warehouse in the extra of the connection.", "warehouse"
-            )
+            return self._no_place(what, words)
         if isinstance(error, FileNotFoundError) and ".metadata.json" in words:
             return SinkAccessError(
                 f"the catalog names a metadata file of {place} that is gone: {words}. The catalog was restored from a"

@@ -33,7 +33,8 @@ class Checks(CatalogChecks[Version]):
 
     def room(self, sink: IcebergSink, place: Connected, version: Version | None) -> str:
         place.require_database()
-        there = version.folders() if version is not None else filter(None, [place.location()])
+        there = version.folders() if version is not None else list(filter(None, [place.location()]))
+        place.require_clients(there, version.table.io.properties if version is not None else place.catalog.properties)
         free = [room(folder) for folder in map(local, there) if folder is not None]
         return f", {min(free):,} bytes free" if free else ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +70,13 @@ def test_a_connection_needs_a_keyspace_and_tls_files() -> None:
     }.items():
         with raises(SinkAccessError, "connection_invalid", fields=[field]), opened(connection):
             pass
+
+
+def test_a_misspelled_tls_option_is_refused() -> None:
+    connection = ConnectionInfo("ring", "cassandra", schema="s", extra={"ssl_options": {"ca_cert": "/none"}})
+    with raises(SinkAccessError, "connection_invalid", fields=["ssl_options"]) as caught, opened(connection):
+        pass
+    assert caught.error and "ca_cert." in caught.error.what and "ca_certs" in caught.error.remedy
 
 
 def test_a_table_has_one_lineage_name_and_a_place_on_each_node() -> None:
@@ -199,3 +207,20 @@ def test_a_renamed_pipeline_writes_later_timestamps(monkeypatch: pytest.MonkeyPa
     assert stamp("shop-orders", 8, Former("orders", 7, 8), 10_000_000) == old + 10
     with raises(SinkUnavailableError, "clock_behind"):
         stamp("shop-orders", 9, Former("orders", 7, 8), -30_000_000)
+
+
+@pytest.mark.parametrize("level", ["INFO", "DEBUG"])
+def test_the_driver_logs_a_failed_connect_in_one_line(caplog: pytest.LogCaptureFixture, level: str) -> None:
+    nowhere = ConnectionInfo("ring", "cassandra", host="127.0.0.1", port=1, schema="shop")
+    with (
+        caplog.at_level(level, "cassandra"),
+        raises(SinkUnavailableError, "server_unreachable"),
+        opened(nowhere),
+    ):
+        pass
+    found = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    if level == "DEBUG":
+        assert len(found) == 2 and all(record.exc_info for record in found)
+    else:
+        [one] = found
+        assert not one.exc_info and "127.0.0.1:1: " in one.getMessage() and "refused" in one.getMessage()

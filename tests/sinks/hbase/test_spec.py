@@ -17,7 +17,12 @@ from thriftpy2.transport import TMemoryBuffer
 
 from airflow_ft import HBaseSink
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, UnfitTargetError
+from airflow_ft.protocol.errors import (
+    ConfigurationError,
+    SinkUnavailableError,
+    StorageUnavailableError,
+    UnfitTargetError,
+)
 from airflow_ft.protocol.model import Former, ParticipantPlan, Plan, Promise, Segment
 from airflow_ft.sinks.arrow import binaries
 from airflow_ft.sinks.base.document import DocumentLedger
@@ -25,7 +30,7 @@ from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.hbase import wire
 from airflow_ft.sinks.hbase.participant import HBaseParticipant, Seen, deleted_before, mutations, parts
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
-from airflow_ft.sinks.hbase.server import _API, Mutation, translated
+from airflow_ft.sinks.hbase.server import _API, HBaseError, Mutation, translated
 from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
 from airflow_ft.sinks.hbase.wire import BINARY, COMPACT, Wire
 from tests.raising import raises
@@ -306,3 +311,21 @@ def test_a_log_that_is_away_is_not_reported_as_hbase() -> None:
         translated(ConnectionInfo("hbase", "hbase")),
     ):
         raise StorageUnavailableError("the log is away.", remedy="Start the NameNode.", path="hdfs://nn/wal")
+
+
+def test_a_server_that_starts_again_is_an_outage_with_its_reason() -> None:
+    trace = """org.apache.hadoop.hbase.client.RetriesExhaustedException: Failed after attempts=4, exceptions:
+2026-11-30T18:31:04.629Z, RpcRetryingCaller{pause=100}, org.apache.hadoop.hbase.NotServingRegionException: shop
+Caused by: org.apache.hadoop.hbase.NotServingRegionException: hbase:meta,,1 is not online on 127.0.0.1.
+\tat org.apache.hadoop.hbase.regionserver.HRegionServer.getRegion"""
+    with raises(SinkUnavailableError, "sink_unavailable") as caught, translated(ConnectionInfo("hbase", "hbase")):
+        raise HBaseError(message=trace.encode())
+    assert caught.error and "hbase:meta,,1 is not online on 127.0.0.1." in caught.error.what
+    assert "is_enabled" not in caught.error.remedy
+
+
+def test_a_table_that_may_be_disabled_is_named() -> None:
+    connection = ConnectionInfo("hbase", "hbase")
+    with raises(SinkUnavailableError, "sink_unavailable") as caught, translated(connection, "shop:orders"):
+        raise HBaseError(message=b"Failed 40 actions: NotServingRegionException: 40 times")
+    assert caught.error and "is_enabled 'shop:orders'" in caught.error.remedy

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_ft import HiveSink
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreBehindSinkError
+from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.sinks.hive.columns import arrow_of, fields_of, schema_problems, type_of
 from airflow_ft.sinks.hive.formats import batches, refused
 from airflow_ft.sinks.hive.memory import is_memory, newest, packed, unpacked, value_of_memory, value_of_rows
@@ -216,7 +216,30 @@ def test_locations_are_taken_literally() -> None:
     assert path_of("s3a://bucket/a/b", "lake") == "s3://lake@bucket/a/b"
 
 
+PLACE = Connected(ConnectionInfo("metastore", "hive_metastore", host="h"), ("shop", "orders"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "file:/data/a is not a directory or unable to create one",
+        "Unable to create database path file:/data/a, failed to create database shop",
+        "Failed to create external path file:/data/a for database shop. This may result in access not being allowed",
+        "Got exception: org.apache.hadoop.fs.ParentNotDirectoryException Parent path is not a directory: file:/data/a",
+        "Got exception: org.apache.hadoop.fs.FileAlreadyExistsException Destination exists and is not a directory:"
+        " /data/a",
+    ],
+)
+def test_a_folder_that_the_metastore_cannot_create_is_no_outage(words: str) -> None:
+    with raises(SinkAccessError, "folder_unusable", path="/data/a"), PLACE.translated_errors():
+        raise API.MetaException(message=words)
+
+
+def test_another_failure_of_the_metastore_is_an_outage() -> None:
+    with raises(SinkUnavailableError, "sink_unavailable"), PLACE.translated_errors():
+        raise API.MetaException(message="Got exception: java.net.ConnectException Call to nn:8020 failed")
+
+
 def test_files_that_may_not_be_written_are_told() -> None:
-    place = Connected(ConnectionInfo("metastore", "hive_metastore", host="h"), ("shop", "orders"))
-    with raises(SinkAccessError, "folder_unusable", path="/data/a"), place.translated_errors():
+    with raises(SinkAccessError, "folder_unusable", path="/data/a"), PLACE.translated_errors():
         raise PermissionError(13, "Permission denied", "/data/a")

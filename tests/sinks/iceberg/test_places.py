@@ -102,6 +102,7 @@ def test_a_place_that_cannot_be_written_is_noticed(tmp_path: Path) -> None:
     ("extra", "code"),
     [
         ({"warehouse": None}, "connection_invalid"),
+        ({"warehouse": "nothing://bucket/lake"}, "connection_invalid"),
         ({"warehouse": "file:///proc/x/lake"}, "folder_unusable"),
         ({"uri": "sqlite:////no/such/folder/catalog.db"}, "folder_unusable"),
     ],

@@ -94,7 +94,8 @@ def test_a_table_disabled_after_the_vote_makes_the_rows_wait(world: World, short
     try:
         with raises(SinkUnavailableError, "sink_unavailable") as caught:
             world.commit(plan, vote)
-        assert caught.error and "is_enabled" in caught.error.remedy
+        assert caught.error and "is_enabled 'short'" in caught.error.remedy
+        assert caught.error.checkpoint == plan.number
     finally:
         db.enable_table(short)
     assert world.commit(plan, vote).counts == {SINK: 40}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from thriftpy2.transport import TTransportException
 
 from airflow_ft.clients import buckets
+from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import (
     ConfigurationError,
     FencedError,
@@ -23,11 +25,15 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
+from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.votes import Outcome
+from airflow_ft.sinks import doctor
 from airflow_ft.sinks.base.document import OvertakenError
+from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.hive import memory, table
 from airflow_ft.sinks.hive.columns import lacks_columns
 from airflow_ft.sinks.hive.metastore import Connected
+from airflow_ft.sinks.hive.requirements import required
 from airflow_ft.sinks.hive.thrift import API
 from airflow_ft.testing.world import World
 from airflow_ft.wal.local import local_path
@@ -269,6 +275,41 @@ def test_requests_that_fail_have_no_folder_to_remove(server: Hive) -> None:
     assert there["create_table"] == [f"{target.space}.db", "orders"]
 
 
+def test_an_unusable_folder_is_noticed_early(server: Hive, tmp_path: Path) -> None:
+    target = Table(server, str(server.warehouse / "elsewhere"))
+    schema = server.warehouse / "elsewhere" / target.space
+
+    def found() -> list[tuple[str, str]]:
+        plan = plan_delivery({"rows": target.sink}).participants[0]
+        problems = lacks(required("p", plan, target.connection))
+        examined = doctor.examine("p", plan, target.connection, [])
+        assert [each.code for each in examined if each.verdict is Verdict.PROBLEM] == [each.code for each in problems]
+        return [(each.code, str(each.fields["path"])) for each in problems]
+
+    with closing(World(target, tmp_path)) as world:
+        assert not target.partitions()  # a metastore's first answer may take longer than `required` waits
+        assert not found()
+        for folder in (schema, schema / "orders"):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.write_text("a file in the way")
+            assert found() == [("folder_unusable", str(folder))]
+            with raises(SinkAccessError, "folder_unusable"):
+                world.deliver(world.plan_of(1))
+            folder.unlink()
+            schema.mkdir(exist_ok=True)
+        with target.opened() as place:
+            assert place.table() is None
+        world.deliver(world.plan_of(1))
+        assert not found()
+        shutil.rmtree(schema / "orders" / "_airflow_ft")
+        (schema / "orders" / "_airflow_ft").write_text("a file in the way")
+        assert found() == [("folder_unusable", str(schema / "orders" / "_airflow_ft"))]
+        with raises(SinkAccessError, "folder_unusable"):
+            world.deliver(world.plan())
+        shutil.rmtree(schema)
+        assert found() == [("folder_unusable", str(schema / "orders"))]
+
+
 @pytest.mark.release
 def test_a_bucket_without_keys_is_told(versitygw: VersityGw, hive_s3: Hive, s3_keys: None, tmp_path: Path) -> None:
     target = Table(hive_s3, f"s3a://{versitygw.bucket}/keys")
@@ -290,6 +331,8 @@ def test_a_bucket_that_refuses_the_keys_is_told(
         buckets.resolve_with(lambda conn_id: connection_of(versitygw, conn_id))
         world.deliver(world.plan())
         buckets.resolve_with(lambda conn_id: replace(connection_of(versitygw, conn_id), password="wrong"))
+        [problem] = lacks(required("p", world.plan().participant("orders"), target.connection))
+        assert problem.code == "access_refused"
         with raises(StorageUnavailableError, "access_refused"):
             world.deliver(world.plan())
         buckets.resolve_with(lambda conn_id: connection_of(versitygw, conn_id))
