@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,8 +160,9 @@ def examine_sinks(
     opener: ParticipantFactory,
     store: DecisionLog | None,
 ) -> list[Check]:
-    """The sinks alone, and whether they would take these segments."""
-    return _together([lambda p=p: examine_sink(pipeline, p, connections, rows, opener, store) for p in participants])  # type: ignore[misc]
+    """The sinks alone, and whether they would take these segments: columns and values."""
+    look = partial(examine_sink, pipeline, connections=connections, rows=rows, opener=opener, store=store, values=True)
+    return _together([partial(look, plan=each) for each in participants])
 
 
 def _together(tasks: Sequence[Callable[[], list[Check]]]) -> list[Check]:
