@@ -67,6 +67,11 @@ _NOT_RENDERED = (
 )
 _POLL_SECONDS = 1.0
 _NEEDS_JOB = re.compile(r"`(?:airflow ft dry-run \S+ --dag FILE|airflow ft setup \S+ --dag FILE --print --tables)`")
+_OF_A_JOB = (
+    ("the job's result", "the rows"),
+    ("in the job", "in your program"),
+    ("the next run computes them again", "then deliver that position again"),
+)
 _NAMES_DAG = re.compile(r"(airflow ft (?:doctor|setup) \S+) --dag FILE")
 
 log = logging.getLogger(__name__)
@@ -196,7 +201,7 @@ class PlainRun:
                 return self._steps(store)
             except BaseException as error:
                 if isinstance(error, AirflowFtError):
-                    without_dag(error, self._spec.pipeline)
+                    _for_scripts(error, self._spec)
                 # Before its first plan, nothing else in the log names the sinks.
                 note_failure(store, self._spec.pipeline, self._key, error, participants=self._participants)
                 # It has ended: others need not wait for its lease.
@@ -325,11 +330,13 @@ class Abandoned:
         return self.monotonic() - self._since >= self.seconds
 
 
-def without_dag(error: AirflowFtError, pipeline: str) -> None:
-    """Put what a script can do in place of the commands that need a DAG file."""
-    error.filled(pipeline)
+def _for_scripts(error: AirflowFtError, spec: PipelineSpec) -> None:
+    """Let the error name what a script has: no DAG file and, for rows that it gives, no job."""
+    error.filled(spec.pipeline)
+    for old, new in _OF_A_JOB if spec.is_external else ():
+        error.what, error.remedy = error.what.replace(old, new), error.remedy.replace(old, new)
     error.what, error.remedy = command_of_script(error.what), command_of_script(error.remedy)
-    error.filled(pipeline)
+    error.filled(spec.pipeline)
 
 
 def command_of_script(text: str) -> str:

@@ -14,13 +14,14 @@ import pytest
 
 import airflow_ft
 from airflow_ft.admin.commands.setup import setup
+from airflow_ft.pipeline import steps
 from airflow_ft.pipeline.actions.examining import configured
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
 from airflow_ft.pipeline.doctor import examine
 from airflow_ft.pipeline.run import PlainRun
 from airflow_ft.protocol.adoption import declared_sinks
-from airflow_ft.protocol.errors import PROPOSED, AirflowFtError, UnfitTargetError, together
+from airflow_ft.protocol.errors import PROPOSED, AirflowFtError, ConfigurationError, UnfitTargetError, together
 from airflow_ft.store import open_store
 from tests.raising import raises
 
@@ -53,6 +54,27 @@ class Shop:
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "shop.db")}))
     return Shop(tmp_path)
+
+
+def test_rows_of_a_program_have_no_job(shop: Shop) -> None:
+    shop.sql("CREATE TABLE orders (id INTEGER) STRICT")
+    with raises(UnfitTargetError, "column_missing") as refused:
+        shop.deliver(ROWS, "orders")
+    assert refused.error is not None and "drop the column in your program." in refused.error.remedy
+
+
+def test_a_removed_sink_is_declared_or_its_position_given_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for table in ("orders", "copies"):
+        shop.sql(f"CREATE TABLE {table} (id INTEGER, what TEXT)")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(steps, "prepare", die)
+        shop.deliver({"orders": ROWS, "copies": ROWS}, "orders", "copies")
+    with raises(ConfigurationError, "sink_undeclared", sink="copies") as refused:
+        shop.deliver(ROWS, "orders")
+    assert refused.error is not None and "the next run" not in refused.error.remedy
 
 
 @pytest.mark.parametrize("in_files", [False, True])
