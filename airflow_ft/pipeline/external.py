@@ -104,9 +104,14 @@ def _propose(
 
     if "table_missing" not in (error.code, *error.fields.get("codes", ())):
         return
-    known, plans = columns(), pipeline.plan.participants
-    asked = [plan for plan in plans if error.participant in ("", plan.name)]
-    if statements := [line for plan in asked for line in proposed(plan, connections, known, error.sink)]:
+    asked = [plan for plan in pipeline.plan.participants if error.participant in ("", plan.name)]
+    try:
+        known = columns()
+        statements = [line for plan in asked for line in proposed(plan, connections, known, error.sink)]
+    except Exception:  # the run's own error counts
+        log.debug("no statement can be proposed:", exc_info=True)
+        return
+    if statements:
         error.what, error.remedy = map(shown_below, (error.what, error.remedy))
         error.remedy += "".join(f"\n{line}" for line in statements)
         error.located(pipeline=pipeline.pipeline)

@@ -19,6 +19,7 @@ from airflow_ft.pipeline.actions.examining import configured
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
 from airflow_ft.pipeline.doctor import examine
+from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.pipeline.run import PlainRun
 from airflow_ft.protocol.adoption import declared_sinks
 from airflow_ft.protocol.errors import PROPOSED, AirflowFtError, ConfigurationError, UnfitTargetError, together
@@ -92,6 +93,15 @@ def test_the_error_has_the_statement_for_the_table(shop: Shop, in_files: bool) -
     shop.sql(statement)
     shop.deliver(rows, "orders")
     assert shop.sql("SELECT * FROM orders ORDER BY id") == [(1, "a"), (2, "b")]
+
+
+def test_unreadable_columns_hide_no_error(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(GivenRows, "columns", fail)
+    with raises(UnfitTargetError, "table_missing"):
+        shop.deliver(ROWS, "orders")
 
 
 def test_several_tables_have_their_statements_in_one_error(shop: Shop) -> None:
