@@ -109,7 +109,7 @@ class ExternalStageOperator(_ExternalOperator):
         rows = HandedOut(pipeline, str(self.folder), run.store.installation)
         if rows.is_own:
             self.require_writer()
-        found = external.stage(pipeline, run, task_connections, position, rows.open)
+        found = external.stage(pipeline, run, task_connections, position, rows.open, rows.columns)
         rows.remove()
         new = Numbers.of([] if found.is_repeated else [found.number])
         return {

@@ -57,7 +57,7 @@ def deliver(
     published: list[Published] = []
 
     def stage(pipeline: Any, run: Any, connections: Any) -> None:
-        published.append(external.stage(pipeline, run, connections, position, given.open))
+        published.append(external.stage(pipeline, run, connections, position, given.open, given.columns))
 
     run = PlainRun(declared, server_connections, turn_timeout=turn_timeout, stage=stage)
     position, given = Position.of(declared.position), GivenRows(rows, declared.sinks)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.pipeline.output_mode import declared_mode, examine_mode
 from airflow_ft.pipeline.sink_doctor import examine_sink
 from airflow_ft.pipeline.spark_connection import spark_master
-from airflow_ft.protocol.adoption import participants_of
+from airflow_ft.protocol.adoption import declared_sinks
 from airflow_ft.protocol.arguments import is_template
 from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.protocol.doctor import Check, Examination, examine_state
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
 
-_NAME_IT = "name the file of its DAG: `airflow ft doctor {} --dag FILE`."
+_NAME_IT = (
+    "Name the file of its DAG: `airflow ft doctor {} --dag FILE`. Without a DAG, run its script: the decision log then"
+    " names the sinks, even if the run fails."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +160,9 @@ def examine_sinks(
     opener: ParticipantFactory,
     store: DecisionLog | None,
 ) -> list[Check]:
-    """The sinks alone, and whether they would take these segments."""
-    return _together([lambda p=p: examine_sink(pipeline, p, connections, rows, opener, store) for p in participants])  # type: ignore[misc]
+    """The sinks alone, and whether they would take these segments: columns and values."""
+    look = partial(examine_sink, pipeline, connections=connections, rows=rows, opener=opener, store=store, values=True)
+    return _together([partial(look, plan=each) for each in participants])
 
 
 def _together(tasks: Sequence[Callable[[], list[Check]]]) -> list[Check]:
@@ -184,7 +189,7 @@ def _store(store: DecisionLog, pipeline: str, *, is_declared: bool) -> list[Chec
 
 def _known(store: QueryLog, pipeline: str, checks: list[Check]) -> Mapping[str, ParticipantPlan]:
     try:
-        return participants_of(store, pipeline)
+        return declared_sinks(store, pipeline)
     except (KeyError, ConfigurationError):
         exam = Examination(f"pipeline {pipeline}")
         exam.warn(

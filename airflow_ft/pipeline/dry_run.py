@@ -25,7 +25,7 @@ from airflow_ft.clients.buckets import resolve_with
 from airflow_ft.pipeline.dry_run_result import DryRun
 from airflow_ft.pipeline.output_mode import declared_mode, examine_mode
 from airflow_ft.pipeline.resolved import resolve
-from airflow_ft.pipeline.run import check_plain_values, ending_with_the_message, spec_of
+from airflow_ft.pipeline.run import check_plain_values, command_of_script, ending_with_the_message, spec_of
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.protocol.backpressure import RETAINED_BATCHES, SPARE_BATCHES
 from airflow_ft.protocol.doctor import Check, Verdict
@@ -33,6 +33,7 @@ from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, JobEr
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointingMode, RunKey
 from airflow_ft.protocol.planning import quarantined
+from airflow_ft.sinks.proposals import of_missing, shown_below
 from airflow_ft.store.url import sqlite_url
 
 if TYPE_CHECKING:
@@ -88,9 +89,10 @@ def dry_run(
 
     declared = spec_of(spec, arguments, _OWN)
     check_plain_values(declared)
-    return rehearse(
+    found = rehearse(
         resolve(declared), server_connections, samples=samples, everything=everything, columns_only=columns_only
     )
+    return replace(found, checks=[replace(each, remedy=command_of_script(each.remedy)) for each in found.checks])
 
 
 def dry_run_params() -> dict[str, Any]:
@@ -161,6 +163,7 @@ def rehearse(
             for sink in reader.sinks():
                 if (schema := reader.schema(sink)).names:
                     schemas.setdefault(sink, schema)
+        tables = of_missing(checks, participants, connections, schemas)
         return DryRun(
             pipeline=name,
             checkpoints=len(segments),
@@ -168,8 +171,9 @@ def rehearse(
             has_more=result is not None and not result.complete,
             columns={sink: _columns(schema) for sink, schema in schemas.items()},
             samples={sink: _sample(readers, sink, samples) for sink in schemas},
-            checks=checks,
+            checks=[replace(each, remedy=shown_below(each.remedy)) for each in checks] if tables else checks,
             waiting=waiting,
+            tables=tables,
         )
 
 
@@ -345,7 +349,7 @@ def _schema_problems(
     from airflow_ft.sinks.fitting import schema_problems
 
     return [
-        Check(f"sink {error.sink}", "columns", Verdict.PROBLEM, error.what, error.remedy)
+        Check(f"sink {error.sink}", "columns", Verdict.PROBLEM, error.what, error.remedy, error.code)
         for error in schema_problems(participants, connections, schemas)
     ]
 

@@ -25,6 +25,7 @@ class DryRun:
         checks: the sinks' objections to these columns and rows, as in `airflow ft doctor`; also too many dead letters.
         waiting: rows by sink of published, undelivered checkpoints, by number. The next run delivers them first. `rows`
             does not include them.
+        tables: statements that create missing tables for these columns.
     """
 
     pipeline: str
@@ -35,6 +36,7 @@ class DryRun:
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = field(repr=False)
     checks: Sequence[Check]
     waiting: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    tables: Sequence[str] = ()
 
     @property
     def would_be_refused(self) -> bool:
@@ -64,6 +66,7 @@ class DryRun:
             "waiting": {**Numbers.of(self.waiting).to_json(), "rows": self.waiting_rows},
             "columns": {sink: dict(columns) for sink, columns in self.columns.items()},
             "problems": [check.to_json() for check in self.problems],
+            "tables": list(self.tables),
         }
 
     def lines(self) -> Iterator[str]:
@@ -88,6 +91,7 @@ class DryRun:
         for check in self.checks:
             if check.verdict is not Verdict.OK:
                 yield with_fix(f"{check.verdict.upper()} {check.subject}: {check.coded}: {check.text}", check.remedy)
+        yield from self.tables
         if not self.would_be_refused:
             yield "the sinks would take it" if self.checkpoints else "the sinks are ready"
 

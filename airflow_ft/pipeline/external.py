@@ -53,8 +53,11 @@ def stage(
     connections: ConnectionResolver,
     position: Position,
     open_rows: Open,
+    columns: Callable[[], Mapping[str, pa.Schema]] = dict,
 ) -> Published:
     """Publish the rows of a position as one checkpoint, unless it is published.
+
+    The error for a table that is missing has a statement that creates it, for these `columns` by sink.
 
     Raises:
         ConfigurationError: the position is older than the last one or of another kind, or leaves out one that was
@@ -78,12 +81,40 @@ def stage(
         return _published(found, position, run)
     staging = replace(pipeline_steps.staging(pipeline, run, connections, lambda _: None), resume_drained=True)
     assert staging.spec is not None and staging.judge is not None
-    look_first(run, staging)
+    try:
+        look_first(run, staging)
+    except AirflowFtError as error:
+        _propose(error, pipeline, connections, columns)
+        raise
     with _attempt(run, staging.spec) as (epoch, attempt):
         if (found := store.published_at(name, position.to_json())) is not None:
             return _published(found, position, run)
         _require_next(store, name, position)
         return Published(_publish(pipeline, run, epoch, attempt, position, open_rows, staging.judge), False)
+
+
+def _propose(
+    error: AirflowFtError,
+    pipeline: ResolvedPipeline,
+    connections: ConnectionResolver,
+    columns: Callable[[], Mapping[str, pa.Schema]],
+) -> None:
+    """Put statements for missing tables into the error. `airflow ft setup` cannot: the rows come with this run."""
+    from airflow_ft.sinks.proposals import proposed, shown_below
+
+    if "table_missing" not in (error.code, *error.fields.get("codes", ())):
+        return
+    asked = [plan for plan in pipeline.plan.participants if error.participant in ("", plan.name)]
+    try:
+        known = columns()
+        statements = [line for plan in asked for line in proposed(plan, connections, known, error.sink)]
+    except Exception:  # the run's own error counts
+        log.debug("no statement can be proposed:", exc_info=True)
+        return
+    if statements:
+        error.what, error.remedy = map(shown_below, (error.what, error.remedy))
+        error.remedy += "".join(f"\n{line}" for line in statements)
+        error.located(pipeline=pipeline.pipeline)
 
 
 def _published(found: Checkpoint, position: Position, run: steps.Context[DecisionLog]) -> Published:

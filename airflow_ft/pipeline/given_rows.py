@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from os import PathLike, fspath
 from pathlib import Path
@@ -10,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.protocol.arguments import shown, wrong
-from airflow_ft.protocol.errors import ConfigurationError, ExternalRowsError, JobError, SealError, StageError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    ExternalRowsError,
+    JobError,
+    SealError,
+    StageError,
+)
 from airflow_ft.protocol.numbers import count_text
 
 if TYPE_CHECKING:
@@ -61,6 +69,31 @@ class GivenRows:
             found = sink_folders(self._folder, self._sinks)
             return {sink: _located(sink, ParquetRows, location) for sink, location in found.items()}
         return {sink: _located(sink, _opened, given, folder, sink) for sink, given in self._given.items()}
+
+    def columns(self) -> Mapping[str, pa.Schema]:
+        """Return the columns by sink, without computing rows. Leaves out sinks whose columns cannot be known so."""
+        from airflow_ft.wal.incoming_files import sink_folders
+
+        given = self._given
+        found: dict[str, pa.Schema] = {}
+        with suppress(AirflowFtError):
+            given = given or sink_folders(self._folder, self._sinks)
+        for sink, rows in given.items():
+            with suppress(AirflowFtError):
+                if (schema := _schema_of(rows)) is not None:
+                    found[sink] = schema
+        return found
+
+
+def _schema_of(given: Any) -> pa.Schema | None:
+    from airflow_ft.spark.arrow_types import arrow_schema
+    from airflow_ft.wal.incoming import ParquetRows
+
+    if isinstance(given, ExternalRowsError):
+        return None
+    if isinstance(given, str):
+        return ParquetRows(given).schema
+    return arrow_schema(given.schema.jsonValue()) if _is_spark(given) else given.schema
 
 
 def _opened(given: Any, folder: SegmentFolder, sink: str) -> Rows:

@@ -31,6 +31,8 @@ from airflow_ft.wal.filesystem import FileSystem, filesystem, identity, is_remot
 from airflow_ft.wal.local import local_path
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from airflow_ft.pipeline.resolved import ResolvedPipeline
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.store.decision_log import DecisionLog
@@ -111,6 +113,10 @@ class HandedOut:
             for sink, rows in found.items():
                 _require_one_whole_job(sink, rows.sources)
         return found
+
+    def columns(self) -> Mapping[str, pa.Schema]:
+        """Return the columns by sink, where they can be read."""
+        return self._rows.columns()
 
     def remove(self) -> None:
         """Remove the folder when its rows are published."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,7 +36,7 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.lease import LeaseWatch, Worker
-from airflow_ft.protocol.model import PLAIN, RunKey
+from airflow_ft.protocol.model import PLAIN, ParticipantPlan, RunKey
 from airflow_ft.protocol.noting import note_failure
 from airflow_ft.protocol.restart import wait_after
 
@@ -65,6 +66,13 @@ _NOT_RENDERED = (
     "from_savepoint",
 )
 _POLL_SECONDS = 1.0
+_NEEDS_JOB = re.compile(r"`(?:airflow ft dry-run \S+ --dag FILE|airflow ft setup \S+ --dag FILE --print --tables)`")
+_OF_A_JOB = (
+    ("the job's result", "the rows"),
+    ("in the job", "in your program"),
+    ("the next run computes them again", "then deliver that position again"),
+)
+_NAMES_DAG = re.compile(r"(airflow ft (?:doctor|setup) \S+) --dag FILE")
 
 log = logging.getLogger(__name__)
 
@@ -179,6 +187,7 @@ class PlainRun:
         self._key = RunKey(f"{PLAIN}{spec.pipeline}", run_id or new_run_id())
         self._waited = 0.0
         self._stage = stage
+        self._participants: Sequence[ParticipantPlan] = ()
         # Shared by all steps: `stage` need not watch leases again that `recover` has watched for its turn.
         self._watch = LeaseWatch()
 
@@ -191,7 +200,10 @@ class PlainRun:
             try:
                 return self._steps(store)
             except BaseException as error:
-                note_failure(store, self._spec.pipeline, self._key, error)
+                if isinstance(error, AirflowFtError):
+                    _for_scripts(error, self._spec)
+                # Before its first plan, nothing else in the log names the sinks.
+                note_failure(store, self._spec.pipeline, self._key, error, participants=self._participants)
                 # It has ended: others need not wait for its lease.
                 with suppress(AirflowFtError, KeyError):
                     store.leave_turn(self._spec.pipeline, self._key)
@@ -203,6 +215,7 @@ class PlainRun:
         spec, connections = self._spec, self._connections
         delivery = delivery_context(spec)
         plan = delivery.plan(spec.sinks, spec.commit_point)
+        self._participants = plan.participants
         failures: list[AirflowFtError] = []
 
         def done(step: Callable[[steps.Context[DecisionLog]], Any]) -> bool:
@@ -315,6 +328,21 @@ class Abandoned:
         if seen != self._seen:
             self._seen, self._since = seen, self.monotonic()
         return self.monotonic() - self._since >= self.seconds
+
+
+def _for_scripts(error: AirflowFtError, spec: PipelineSpec) -> None:
+    """Let the error name what a script has: no DAG file and, for rows that it gives, no job."""
+    error.filled(spec.pipeline)
+    for old, new in _OF_A_JOB if spec.is_external else ():
+        error.what, error.remedy = error.what.replace(old, new), error.remedy.replace(old, new)
+    error.what, error.remedy = command_of_script(error.what), command_of_script(error.remedy)
+    error.filled(spec.pipeline)
+
+
+def command_of_script(text: str) -> str:
+    """Return the text with commands that need no DAG file. `dry_run` takes the arguments of `run`."""
+    text = _NEEDS_JOB.sub("`airflow_ft.dry_run(...)`", text)
+    return _NAMES_DAG.sub(r"\1", text)
 
 
 def new_run_id() -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
-from airflow_ft.protocol.participant import Expiring
+from airflow_ft.protocol.participant import Expiring, Judging
 from airflow_ft.protocol.planning import may_be_heuristic
 from airflow_ft.protocol.preparing import last_proven
 from airflow_ft.protocol.sharing import require_own_targets
@@ -33,8 +34,13 @@ def examine_sink(
     rows: Sequence[SegmentReader],
     opener: ParticipantFactory,
     store: DecisionLog | None,
+    *,
+    values: bool = False,
 ) -> list[Check]:
-    """All checks of a sink, and whether it would take these rows; never raises for what it finds."""
+    """All checks of a sink, and whether it would take the columns of these rows; never raises for what it finds.
+
+    `values`: judge each row, too, if the columns fit and the system can (`Judging`).
+    """
     subject = f"connection {plan.name}"
     try:
         of_kind = system(plan.kind)
@@ -57,7 +63,21 @@ def examine_sink(
     checks += _shared(subject, pipeline, plan, opener, store)
     if all(check.verdict != "problem" for check in checks):
         checks += _memory(subject, pipeline, plan, opener, store)
+        checks += _values(subject, pipeline, plan, opener, rows) if values and rows else []
     return checks
+
+
+def _values(
+    subject: str, pipeline: str, plan: ParticipantPlan, opener: ParticipantFactory, rows: Sequence[SegmentReader]
+) -> list[Check]:
+    """Return the first row that the sink would refuse."""
+    exam = Examination(subject)
+    sink = exam.attempt("rows", lambda: opener(plan))
+    if sink is not None:
+        with closing(sink):
+            if isinstance(sink, Judging):
+                exam.attempt("rows", partial(sink.judge, pipeline, rows))
+    return exam.checks
 
 
 def _shared(

@@ -33,6 +33,9 @@ from airflow_ft.protocol.preparing import last_proven
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.protocol.votes import SinkHead
 
+_FAILED = "FAILED"
+"""Kind of the event of a failed run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
@@ -76,6 +79,19 @@ def participants_of(store: QueryLog, pipeline: str) -> Mapping[str, ParticipantP
         f" `airflow ft adopt {pipeline}`.",
         pipeline=pipeline,
     )
+
+
+def declared_sinks(store: QueryLog, pipeline: str) -> Mapping[str, ParticipantPlan]:
+    """Return the sinks of the newest run if it failed without a DAG, else those of `participants_of`.
+
+    A run that is refused before it publishes anything has no plan.
+    """
+    found = store.overview(pipeline)
+    if found.failure is not None and found.halt is None:
+        newest = next((event for event in store.events(pipeline) if event.kind == _FAILED), None)
+        if newest is not None and (named := newest.detail.get("participants")):
+            return {each["name"]: ParticipantPlan.from_json(each) for each in named}
+    return participants_of(store, pipeline)
 
 
 def require_adoptable(row: Pipeline) -> None:

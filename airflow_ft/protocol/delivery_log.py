@@ -249,11 +249,19 @@ class RunLog(DeliveryLog, Protocol):
     def failed_in_a_row(self, pipeline: str) -> int:
         """Return how many numbers after the newest confirmed one were aborted for a reason that `counts`."""
 
-    def record_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
+    def record_failure(
+        self,
+        pipeline: str,
+        run: RunKey,
+        failure: Failure,
+        *,
+        follows: bool = False,
+        participants: Sequence[ParticipantPlan] = (),
+    ) -> None:
         """Store why the run failed, with an event. It is for people: no step depends on it.
 
         Does nothing if another run has the turn, or has begun later. `follows`: the failure is a consequence, so an
-        earlier one of this run stays.
+        earlier one of this run stays. `participants`: those of a run without a DAG, which the event names.
         """
 
     def record_warning(self, pipeline: str, warning: PipelineWarning) -> None:

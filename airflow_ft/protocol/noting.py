@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 
 from airflow_ft.protocol.delivery_log import DeliveryLog, RunLog
@@ -18,7 +19,7 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
 )
 from airflow_ft.protocol.failure import Failure
-from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.model import ParticipantPlan, RunKey
 from airflow_ft.protocol.secrets import without_secrets
 from airflow_ft.protocol.warning import PipelineWarning
 
@@ -49,7 +50,14 @@ def failure_of(error: BaseException, pipeline: str = "", *, task_id: str = "", t
 
 
 def note_failure(
-    store: RunLog, pipeline: str, run: RunKey, error: BaseException, *, task_id: str = "", try_number: int = 0
+    store: RunLog,
+    pipeline: str,
+    run: RunKey,
+    error: BaseException,
+    *,
+    task_id: str = "",
+    try_number: int = 0,
+    participants: Sequence[ParticipantPlan] = (),
 ) -> None:
     """Store why the run failed (`RunLog.record_failure`), or mark the error as unstored."""
     if isinstance(error, _PASSED_OVER):
@@ -58,7 +66,8 @@ def note_failure(
         return
     try:
         failure = failure_of(error, pipeline, task_id=task_id, try_number=try_number)
-        store.record_failure(pipeline, run, failure, follows=isinstance(error, NotDeliveredError))
+        follows = isinstance(error, NotDeliveredError)
+        store.record_failure(pipeline, run, failure, follows=follows, participants=participants)
     except Exception as problem:
         mark_unstored(error)
         log.warning("the page does not show this failure, since it could not be stored: %s", type(problem).__name__)

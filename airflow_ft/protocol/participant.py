@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.votes import Proof, SinkHead, Vote
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 
 
 class Participant(Protocol):
@@ -165,6 +166,14 @@ class Branching(Protocol):
 
         It does not hold if the system was restored meanwhile: its head then names an older attempt.
         """
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """A participant that can judge values without a delivery, by the code that `prepare` judges with."""
+
+    def judge(self, pipeline: str, readers: Sequence[SegmentReader]) -> None:
+        """Raise DeclinedError for the first row that it would refuse. Only reads. Columns have been judged before."""
 
 
 class ParticipantFactory(Protocol):

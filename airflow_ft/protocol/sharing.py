@@ -185,6 +185,11 @@ def _refused(pipeline: str, mine: Mapping[str, _Target], filling: Filling, *, st
     has = (
         f"has delivered into it, up to checkpoint {filling.number}" if filling.number else "is about to deliver into it"
     )
+    give_up = (
+        f"run `airflow ft retire {other}`, and set shared=True on this sink"
+        if filling.number
+        else f"run `airflow ft rewind {other}`, which discards its undelivered rows"
+    )
     return UnfitTargetError(
         f"another pipeline writes to {places}: {other!r} {has}. Rows that both read would arrive twice.",
         code="target_shared",
@@ -192,7 +197,7 @@ def _refused(pipeline: str, mine: Mapping[str, _Target], filling: Filling, *, st
         f" then run `airflow ft savepoint restore PATH --pipeline {pipeline} --rename`. If {pipeline!r} is a copy that"
         f" continues where {other!r} stopped: restore that savepoint without --rename. If both should write to it"
         f" (not with strategy 'upsert'): set shared=True on the sinks of both, and let {other!r} run once. In one DAG,"
-        " this sink is enough. Otherwise use another target."
+        f" this sink is enough. If {other!r} was a trial: {give_up}. Otherwise use another target."
         + (" The staged rows are kept." if staged else " Nothing was computed yet."),
         sink=next(iter(mine)) if len(mine) == 1 else "",
         other=other,

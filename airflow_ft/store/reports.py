@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 from airflow_ft.protocol.failure import Failure, shortened
 from airflow_ft.protocol.lag import Lag
-from airflow_ft.protocol.model import RunKey, StateSizes
+from airflow_ft.protocol.model import ParticipantPlan, RunKey, StateSizes
 from airflow_ft.protocol.warning import MOST_CHARACTERS, MOST_WARNINGS, PipelineWarning
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind, run_detail
@@ -53,7 +53,15 @@ class ReportOperations:
                 of = f" ({subject})" if subject else ""
                 write.event(EventKind.WARNING, f"{code}{of}: {message}", detail={"code": code, "subject": subject})
 
-    def record_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
+    def record_failure(
+        self,
+        pipeline: str,
+        run: RunKey,
+        failure: Failure,
+        *,
+        follows: bool = False,
+        participants: Sequence[ParticipantPlan] = (),
+    ) -> None:
         """See `RunLog.record_failure`."""
         with pipeline_write(self._database, pipeline) as write:
             if write.row["renamed_to"]:  # no run may use this name, so none would ever clear the failure
@@ -78,6 +86,7 @@ class ReportOperations:
                     "code": stored.code,
                     "task": stored.task_id,
                     "failure": stored.to_json(),
+                    **({"participants": [each.to_json() for each in participants]} if participants else {}),
                 },
             )
 

@@ -15,7 +15,7 @@ import pytest
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, HaltError, SinkAccessError, UnfitTargetError
 from airflow_ft.protocol.model import Plan, Promise
-from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.participant import Judging, Participant
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.protocol.votes import Outcome
@@ -96,8 +96,14 @@ class FindingsConformance:
         assert caught.value.sink == SINK and caught.value.remedy
         world.shows([])
         assert world.abort(plan).outcome is Outcome.ABORTED
-        world.deliver(world.plan())
+        world.deliver(good := world.plan())
         world.shows(world.ids_of(2))
+        sink = world.participant(plan)
+        if isinstance(sink, Judging) and isinstance(caught.value, DeclinedError):  # a dry run refuses the same
+            sink.judge(world.pipeline, [open_wal().open(each) for each in good.segments])
+            with pytest.raises(DeclinedError) as tried:
+                sink.judge(world.pipeline, [open_wal().open(each) for each in plan.segments])
+            assert tried.value.code == caught.value.code
 
     def test_a_refused_delivery_leaves_no_files(self, world: World) -> None:
         if world.target.refused is None:

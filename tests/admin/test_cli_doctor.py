@@ -216,6 +216,8 @@ def test_doctor_and_setup_handle_a_sink_without_a_connection(
     text = ft("setup", "files-to-files", "--dag", str(dag), "--print")
     assert "-- sink rejected: nothing to do" in text
     assert "sink orders: nothing to do" in ft("setup", "files-to-files", "--dag", str(dag))
+    monkeypatch.setattr("airflow_ft.admin.commands.setup.columns_of", lambda *_: pytest.fail("Spark is started"))
+    assert "-- --tables: no sink" in ft("setup", "files-to-files", "--dag", str(dag), "--print", "--tables")
 
 
 def test_setup_prints_what_a_dag_that_never_ran_needs(ft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,16 @@ def test_what_a_sink_would_refuse_is_told_with_its_remedy(shop: Shop) -> None:
     assert shop.left() == set()
 
 
+def test_missing_tables_are_proposed(shop: Shop) -> None:
+    tables = {name: ft.SqliteSink(table=name, conn_id="shop", create=False) for name in ("totals", "large")}
+    found = ft.dry_run(replace(shop.spec, sinks=tables), columns_only=True)
+    assert {check.code for check in found.problems} == {"table_missing"} and len(found.tables) == 2
+    assert "--dag" not in "\n".join(found.lines())
+    with closing(sqlite3.connect(shop.folder / "shop.db")) as db:
+        db.executescript("".join(found.tables))
+    assert not ft.dry_run(replace(shop.spec, sinks=tables), columns_only=True).would_be_refused
+
+
 def test_a_stream_is_cut_once(shop: Shop) -> None:
     shop.add("Ann", 4)
     stream = replace(shop.spec, streaming=True, checkpointing=CheckpointConfig(interval=timedelta(seconds=1)))

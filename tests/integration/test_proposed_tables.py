@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import airflow_ft
 from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.mysql import proposal as mysql_proposal
@@ -19,6 +23,7 @@ from airflow_ft.sinks.postgres import proposal as postgres_proposal
 from airflow_ft.sinks.postgres import requirements as of_postgres
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.wal import open_wal
+from tests.raising import raises
 from tests.sinks.mysql.world import make_world
 from tools.servers import Database
 
@@ -108,6 +113,30 @@ def test_postgres(postgres_database: Database) -> None:
     upsert = PostgresSink(table="changes", conn_id="shop", strategy="upsert", **KEYS)
     text = proposed(postgres_proposal, of_postgres, upsert, database, CHANGES)
     assert 'PRIMARY KEY ("id", "part")' in text and '"op"' not in text
+
+
+def test_the_error_of_a_script_has_a_statement_that_suffices(
+    postgres_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = asdict(connection(postgres_database, "postgres"))
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({key: where[key] for key in where if key != "conn_id"}))
+
+    def deliver() -> None:
+        airflow_ft.deliver(
+            pa.table({"id": [1], "name": ["a"]}),
+            pipeline="sales",
+            position=1,
+            sinks={"rows": PostgresSink(table="sales.sold", conn_id="shop")},
+            store=f"sqlite:///{tmp_path}/ft.db",
+            wal_root=str(tmp_path / "wal"),
+        )
+
+    with raises(UnfitTargetError, "table_missing") as refused:
+        deliver()
+    assert refused.error is not None
+    postgres_database.sql(refused.error.remedy.partition("\n")[2])
+    deliver()
+    assert [tuple(row) for row in postgres_database.sql("SELECT id, name FROM sales.sold")] == [(1, "a")]
 
 
 def test_key_columns_match_by_the_case_rules_of_the_database() -> None:

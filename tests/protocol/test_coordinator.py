@@ -264,6 +264,18 @@ def test_changed_sinks_supersede_a_plan_that_is_not_prepared(world: World) -> No
     assert world.systems["db"].rows == world.systems["log"].rows == numbers
 
 
+def test_a_removed_sink_with_staged_rows_supersedes_nothing(world: World) -> None:
+    numbers = world.stage(1)
+    prepare_step(world.context(), world.delivery, world.config, "db")
+    without = world.deliver_into({"rows": "db"})
+    for epoch in (2, 3):
+        with raises(ConfigurationError, "sink_undeclared", checkpoint=numbers[0], sink="copies"):
+            prepare_step(world.context(epoch), without, world.config, "db")
+        assert state(world, numbers[0]) is CheckpointState.STAGED
+    world.steps(world.context(4))
+    world.check_exactly_once(numbers)
+
+
 def test_rows_of_an_expired_checkpoint_are_carried_over(world: World) -> None:
     one, two = world.stage(2)
     prepare_step(world.context(), world.delivery, world.config, "db")

@@ -19,6 +19,7 @@ from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, Unfit
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointingMode, RunKey, SparkPosition
 from airflow_ft.protocol.planning import Delivery, plan_delivery
+from airflow_ft.protocol.recovery import give_up_undecided
 from airflow_ft.protocol.sharing import require_own_targets
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.shared import Opener
@@ -210,8 +211,9 @@ def test_a_table_of_a_retired_pipeline_must_be_declared_shared(scene: Scene, sha
     if shared:
         scene.deliver(MINE, into(shared=True))
     else:
-        with pytest.raises(UnfitTargetError):
+        with raises(UnfitTargetError, "target_shared") as refused:
             scene.deliver(MINE, into())
+        assert refused.error is not None and f"`airflow ft retire {OTHER}`" in refused.error.remedy
 
 
 def test_the_table_that_a_pipeline_fills_stays_its_own(scene: Scene) -> None:
@@ -267,8 +269,13 @@ def test_a_plan_that_is_not_delivered_yet_counts(scene: Scene) -> None:
     scene.stage(OTHER)
     scene.plan(OTHER, into())
     scene.stage(MINE)
-    with raises(UnfitTargetError, "target_shared", other=OTHER, number=0):
+    with raises(UnfitTargetError, "target_shared", other=OTHER, number=0) as refused:
         scene.resume(MINE, into())
+    assert refused.error is not None and f"`airflow ft rewind {OTHER}`" in refused.error.remedy
+    with scene.coordinating(OTHER) as coordinator:  # as this command does
+        assert give_up_undecided(scene.store, OTHER, coordinator, "ada")
+    scene.resume(MINE, into())
+    assert scene.rows() == ROWS
 
 
 def test_a_pipeline_that_was_renamed_goes_on_in_its_own_table(scene: Scene) -> None:

@@ -198,7 +198,9 @@ class ModelStore(ModelStreams):
             return None
         return self._entered[others[-1]][0]
 
-    def record_failure(self, pipeline: str, run: RunKey, failure: Any, *, follows: bool = False) -> None:
+    def record_failure(
+        self, pipeline: str, run: RunKey, failure: Any, *, follows: bool = False, participants: Any = ()
+    ) -> None:
         self._known(pipeline)
         self.version += 1
 

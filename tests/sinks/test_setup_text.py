@@ -6,12 +6,14 @@ import re
 import shlex
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_ft import CassandraSink, HBaseSink, KafkaSink, KafkaSource, PostgresSink, RedisSink
 from airflow_ft.clients.kafka.grants import create_topic
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.sinks.cassandra import proposal
 from airflow_ft.sinks.cassandra import setup as cassandra
 from airflow_ft.sinks.hbase import setup as hbase
 from airflow_ft.sinks.kafka import setup as kafka
@@ -30,6 +32,35 @@ def test_a_family_ends_no_text_of_the_hbase_shell() -> None:
     text = "\n".join(printed(hbase, sink, "hbase", schema="shop'"))
     assert r"NAME => 'f\'}; `id`; {\'\\'" in text
     assert r"create_namespace 'shop\''" in text and r"create 'shop\':airflow_ft'" in text
+
+
+def test_namespaces_of_tables_and_keyspaces_are_created() -> None:
+    text = printed(hbase, HBaseSink(table="sales:orders", row_key="{id}", family="f"), "hbase", schema="shop")
+    made = [line.partition("  #")[0] for line in text if line.startswith("create_namespace")]
+    assert made == ["create_namespace 'sales'", "create_namespace 'shop'"]
+    made = printed(cassandra, CassandraSink(table="sales.orders"), "cassandra", schema="shop")
+    order = [" ".join(line.split()[:6]) for line in made if line.startswith("CREATE")]
+    assert [each.startswith("CREATE KEYSPACE") for each in order] == [True, True, False]
+    assert '"sales"' in order[0] and '"shop"' in order[1]
+
+
+def test_a_proposal_of_cassandra_guesses_a_key() -> None:
+    sink = CassandraSink(table="sales.orders", change_column="op")
+    [plan] = plan_delivery({"rows": sink}).participants
+    kinds = {"op": pa.string(), "price": pa.decimal128(9, 2), "id": pa.int64(), "at": pa.timestamp("us", "UTC")}
+    columns = {"rows": pa.schema([*kinds.items(), ("tags", pa.list_(pa.string()))])}
+    [statement] = proposal.propose(plan, ConnectionInfo("c", "cassandra"), columns)
+    comments = [line for line in statement.splitlines() if line.startswith("--")]
+    assert len(comments) == 2 and "tags" in comments[1]
+    lines = [line.strip().rstrip(",") for line in statement.splitlines() if line not in comments]
+    assert lines == [
+        'CREATE TABLE IF NOT EXISTS "sales"."orders" (',
+        '"price" decimal',
+        '"id" bigint',
+        '"at" timestamp',
+        'PRIMARY KEY ("id")',
+        ");",
+    ]
 
 
 def test_a_table_ends_no_do_block() -> None:

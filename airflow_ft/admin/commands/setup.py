@@ -11,14 +11,16 @@ from airflow_ft.admin.commands.doctor import from_dag, spec_from_dag
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.dry_run import columns_of
 from airflow_ft.pipeline.resolved import resolve
-from airflow_ft.protocol.adoption import participants_of
+from airflow_ft.protocol.adoption import declared_sinks
 from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.sinks.proposals import proposed
 from airflow_ft.sinks.registry import system
 from airflow_ft.sources.setup import describe, missing_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.protocol.model import ParticipantPlan
     from airflow_ft.sources import Source
 
@@ -32,7 +34,10 @@ def setup(args: Namespace) -> None:
     participants, sources = _declared(args)
     as_data = args.output in ("json", "yaml")
     lacking = _unreadable(args, sources) if args.tables else []
-    columns = _columns(args, announced=not as_data) if args.tables and not lacking else {}
+    proposing = [plan for plan in participants.values() if system(plan.kind).part("proposal") is not None]
+    columns = _columns(args, announced=not as_data) if args.tables and proposing and not lacking else {}
+    if args.tables and not proposing and not as_data:
+        say("-- --tables: no sink of the pipeline has a table that is proposed from columns, so Spark is not started.")
     rows: list[dict[str, Any]] = []
     for name, lines in _of_sources(sources, lacking) if args.print else ():
         rows.append({"participant": f"source {name}", "made": None, "note": None, "statements": lines})
@@ -41,7 +46,7 @@ def setup(args: Namespace) -> None:
     for plan in participants.values():
         of_kind = system(plan.kind)
         called = of_kind.called(plan)
-        lines = list(_proposed(plan, columns)) if columns else []
+        lines = proposed(plan, server_connections, columns)
         row: dict[str, Any] = {"participant": called, "made": None, "note": None}
         module = of_kind.part("setup")
         if module is None:
@@ -102,18 +107,23 @@ def _columns(args: Namespace, *, announced: bool) -> Mapping[str, pa.Schema]:
     return found
 
 
-def _proposed(plan: ParticipantPlan, columns: Mapping[str, pa.Schema]) -> Iterator[str]:
-    of_kind = system(plan.kind)
-    known = {name: columns[name] for name in plan.sinks if name in columns}
-    if known and (module := of_kind.part("proposal")) is not None:
-        yield from module.propose(plan, of_kind.connection(plan, server_connections), known)
+def _known(store: QueryLog, pipeline: str) -> Mapping[str, ParticipantPlan]:
+    try:
+        return declared_sinks(store, pipeline)
+    except ConfigurationError as error:
+        if error.code == "sinks_unknown":
+            error.remedy = (
+                "Add --dag FILE. Without a DAG, run the script of the pipeline: the decision log then names the sinks,"
+                " even if the run fails."
+            )
+        raise error.filled(pipeline) from None
 
 
 def _declared(args: Namespace) -> tuple[Mapping[str, ParticipantPlan], Mapping[str, Source]]:
     """Return the sinks, and the sources, which only a DAG knows."""
     if args.dag is None:
         with open_store(args) as store:
-            return participants_of(store, args.pipeline), {}
+            return _known(store, args.pipeline), {}
     patient = from_dag(args.pipeline, args.dag)
     if left_out := [f"{part} ({why})" for part, why in patient.left_out.items() if part.startswith("sink ")]:
         raise ConfigurationError(

@@ -214,9 +214,16 @@ class KeyedParticipant(DocumentParticipant[C]):
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         """Judge all rows: none can be refused once some are visible, or another participant has decided."""
         if plan.commit_point != self.name or self.promise is not Promise.ATOMIC:
-            for _ in self._chunks(readers, None, {}):
-                pass
+            self._judge(readers)
         return {}
+
+    def judge(self, pipeline: str, readers: Sequence[SegmentReader]) -> None:
+        """See `airflow_ft.protocol.participant.Judging`."""
+        self._persist("judging rows", lambda: self._judge(readers))
+
+    def _judge(self, readers: Sequence[SegmentReader]) -> None:
+        for _ in self._chunks(readers, None, {}):
+            pass
 
     def _deliver(self, plan: Plan, fence: Fence, set_aside: bool, more: Mapping[str, Any]) -> Proof:
         if self.promise is not Promise.ATOMIC:  # rows become visible before the marker

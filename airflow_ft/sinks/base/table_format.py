@@ -175,9 +175,17 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         if plan.commit_point != self.name:
             with self._translated_errors(plan):
-                if (there := self._newest()) is not None:
-                    self._staged(there, self._group(plan.pipeline), fence.rank).try_out(readers)
+                self._try_out(plan.pipeline, fence.rank, readers)
         return {}
+
+    def judge(self, pipeline: str, readers: Sequence[SegmentReader]) -> None:
+        """See `airflow_ft.protocol.participant.Judging`. Before the table is made, no row is judged."""
+        with self._translated_errors():
+            self._try_out(pipeline, (0, 0), readers)
+
+    def _try_out(self, pipeline: str, rank: tuple[int, int], readers: Sequence[SegmentReader]) -> None:
+        if (there := self._newest()) is not None:
+            self._staged(there, self._group(pipeline), rank).try_out(readers)
 
     def _insert(
         self, db: tuple[V, S, str], plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None

@@ -14,7 +14,15 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.failures import shown
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.cassandra import table as tables
-from airflow_ft.sinks.cassandra.server import address, check_nodes, documents_exist, keyspace_of, opened, translated
+from airflow_ft.sinks.cassandra.server import (
+    address,
+    check_nodes,
+    documents_exist,
+    keyspace_exists,
+    keyspace_of,
+    opened,
+    translated,
+)
 from airflow_ft.sinks.cassandra.spec import DOCUMENTS, CassandraSink
 
 
@@ -28,7 +36,9 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     with opened(connection, ASK_SECONDS, participant=plan.name) as session:
         yield Requirement("server", asking(partial(_server, session, plan, connection)))
         for name, sink in CassandraSink.all_of(plan).items():
-            yield Requirement(f"table {sink.table}", asking(partial(_table, session, *sink.place(own))), name)
+            keyspace, table = sink.place(own)
+            if keyspace_exists(session, keyspace):  # else the server's requirement has said so
+                yield Requirement(f"table {sink.table}", asking(partial(_table, session, keyspace, table)), name)
 
 
 def _server(session: Session, plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:

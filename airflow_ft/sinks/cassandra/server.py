@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -199,9 +199,10 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
         versions |= {version} - {""}
         if host.is_up is not False and (found := _commitlog_sync(session, host)) not in _SAFE_SYNC:
             wrong["commitlog_sync"] = found
-    for keyspace in dict.fromkeys(keyspaces):
-        if not _durable(session, keyspace, server):
-            wrong[f"durable_writes of {keyspace}"] = "false"
+    durable = {keyspace: _durable(session, keyspace) for keyspace in dict.fromkeys(keyspaces)}
+    if missing := [keyspace for keyspace, found in durable.items() if found is None]:
+        raise _no_keyspace(missing, server)
+    wrong |= {f"durable_writes of {keyspace}": "false" for keyspace, found in durable.items() if not found}
     if wrong and not unsafe:
         remedy = (
             f"Set {' and '.join(name + _SAFE[name.partition(' ')[0]] for name in wrong)}. Or give the sink"
@@ -237,13 +238,36 @@ def _commitlog_sync(session: Session, host: Any) -> str:
     return str(row.value).lower() if row is not None else _UNKNOWN
 
 
-def _durable(session: Session, keyspace: str, server: str) -> bool:
+def _no_keyspace(missing: Sequence[str], server: str) -> SinkAccessError:
+    """Return the error for keyspaces that do not exist."""
+    created = " ".join(f"{keyspace_sql(keyspace)};" for keyspace in missing)
+    return SinkAccessError(
+        f"Cassandra at {server} has no keyspace {', '.join(missing)}.",
+        code="database_missing",
+        remedy=f"Run `{created}` with replicas as your cluster has nodes. Or correct the connection's Schema and the"
+        " sink's table=.",
+        server=server,
+        keyspace=missing[0],
+        keyspaces=list(missing),
+    )
+
+
+def _durable(session: Session, keyspace: str) -> bool | None:
+    """Return `durable_writes` of a keyspace; None: there is no such keyspace."""
     query = "SELECT durable_writes FROM system_schema.keyspaces WHERE keyspace_name = %s"
-    if (row := session.execute(query, (keyspace,)).one()) is None:
-        what = f"Cassandra at {server} has no keyspace {keyspace}."
-        remedy = "Create it, or correct the connection's Schema and the sink's table=."
-        raise SinkAccessError(what, code="database_missing", remedy=remedy, server=server, keyspace=keyspace)
-    return bool(row.durable_writes)
+    row = session.execute(query, (keyspace,)).one()
+    return None if row is None else bool(row.durable_writes)
+
+
+def keyspace_exists(session: Session, keyspace: str) -> bool:
+    """Return whether there is a keyspace of this name."""
+    return _durable(session, keyspace) is not None
+
+
+def keyspace_sql(keyspace: str) -> str:
+    """Return the statement that creates a keyspace, with as many replicas as are usual."""
+    replication = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
+    return f"CREATE KEYSPACE IF NOT EXISTS {quoted(keyspace)} WITH replication = {replication}"
 
 
 def time_of(session: Session) -> int:

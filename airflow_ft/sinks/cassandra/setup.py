@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.sql_names import quoted
-from airflow_ft.sinks.cassandra.server import create_documents, documents_exist, documents_sql, keyspace_of, opened
+from airflow_ft.sinks.cassandra.server import (
+    create_documents,
+    documents_exist,
+    documents_sql,
+    keyspace_of,
+    keyspace_sql,
+    opened,
+)
 from airflow_ft.sinks.cassandra.spec import DOCUMENTS, CassandraSink
 
 
@@ -16,8 +23,11 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     own = keyspace_of(connection)
     role = quoted(connection.login or "<role>")
     yield f"-- Connection {plan.name}: run this with cqlsh, as a role that may create tables and grant permissions."
-    yield f"{documents_sql(own)};"
     tables = {(own, DOCUMENTS), *(sink.place(own) for sink in CassandraSink.all_of(plan).values())}
+    yield "-- Replicas as the cluster has nodes: 3 for each datacenter, but 1 if there is a single node."
+    for keyspace in sorted({keyspace for keyspace, _ in tables}):
+        yield f"{keyspace_sql(keyspace)};"
+    yield f"{documents_sql(own)};"
     for keyspace, name in sorted(tables):
         for permission in ("SELECT", "MODIFY"):
             yield f"GRANT {permission} ON TABLE {quoted(keyspace)}.{quoted(name)} TO {role};"

@@ -10,7 +10,7 @@ from functools import cached_property
 import pyarrow as pa
 from cassandra.cluster import Session
 
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
+from airflow_ft.protocol.errors import PROPOSED, AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.protocol.lookup import did_you_mean
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.cassandra.columns import IN_KEYS, TYPES, fits
@@ -94,7 +94,7 @@ def read_table(session: Session, keyspace: str, name: str) -> Table:
         if session.execute(views, (keyspace, name)).one() is not None:
             raise _unsupported(keyspace, name, "is a materialized view, which takes no rows")
         what = f"there is no table {keyspace}.{name}."
-        remedy = "Create it with the primary key by which rows replace each other."
+        remedy = f"Create it with the primary key by which rows replace each other. {PROPOSED}"
         raise SinkAccessError(what, code="table_missing", remedy=remedy, table=f"{keyspace}.{name}")
     if any(row.type == "counter" for row in found):
         raise _unsupported(keyspace, name, "has counters, which have no write timestamps")

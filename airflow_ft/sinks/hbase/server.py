@@ -37,6 +37,9 @@ _PROTOCOLS = {"binary": (TCyBinaryProtocol, BINARY), "compact": (TCompactProtoco
 _TRIES = ", exceptions:"
 """How the first line of an error ends whose tries are listed below."""
 _CAUSE = re.compile(r"^Caused by: (.*?)\.?$", re.MULTILINE)
+_DELETES = "hbase.hstore.time.to.purge.deletes"
+_DELETES_MILLISECONDS = 86_400_000
+"""HBase compares it with a delete's timestamp, given out before the rows: a checkpoint and its retries are shorter."""
 _LONGEST = 200  # characters of an error of the gateway, which is a stack trace
 
 
@@ -55,6 +58,26 @@ class Client(TClient):
 def literal(text: str) -> str:
     """Return a text of the HBase shell, which is Ruby."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def namespace_of(table: str) -> str:
+    """Return the namespace in the name of a table; "": the default one."""
+    return table.rpartition(":")[0]
+
+
+def creation(table: str, families: Sequence[str]) -> str:
+    """Return the command of the HBase shell that creates a table for the sink."""
+    return f"create {_with(table, families)}"
+
+
+def alteration(table: str, families: Sequence[str]) -> str:
+    """Return the command of the HBase shell that adds families, or gives existing ones what the sink needs."""
+    return f"alter {_with(table, families)}"
+
+
+def _with(table: str, families: Sequence[str]) -> str:
+    settings = f"CONFIGURATION => {{'{_DELETES}' => '{_DELETES_MILLISECONDS}'}}"
+    return ", ".join([literal(table), *(f"{{NAME => {literal(family)}, {settings}}}" for family in sorted(families))])
 
 
 def address(connection: ConnectionInfo) -> str:
@@ -150,14 +173,14 @@ def failure(error: BaseException, server: str, table: str = "") -> AirflowFtErro
         return UnfitTargetError(
             f"HBase at {server} lacks a table: {words}.",
             code="table_missing",
-            remedy="Create it; `airflow ft setup --print` shows the commands.",
+            remedy="Create it; `airflow ft setup PIPELINE --print` shows the commands.",
             server=server,
         )
     if "NoSuchColumnFamilyException" in trace:
         return UnfitTargetError(
             f"a table of HBase at {server} lacks a family: {words}.",
             code="column_missing",
-            remedy="Add the family; `airflow ft setup --print` shows the commands.",
+            remedy="Add the family; `airflow ft setup PIPELINE --print` shows the commands.",
             server=server,
         )
     if isinstance(error, TProtocolException | ProtocolError):
@@ -210,12 +233,15 @@ def require_table(client: TClient, server: str, table: str, wanted: Sequence[str
     """
     found = families(client, table)
     if found is None:
-        what = f"HBase at {server} has no table {table}."
-        remedy = "Create it; `airflow ft setup --print` shows the commands."
+        what, remedy = f"HBase at {server} has no table {table}", "Run in the HBase shell: "
+        if namespace := namespace_of(table):  # the gateway does not say whether it exists
+            what += f", or no namespace {namespace}"
+            remedy += f"create_namespace {literal(namespace)} (unless `list_namespace` shows it), then "
+        what, remedy = f"{what}.", f"{remedy}{creation(table, wanted)}. Or correct the sink."
         raise UnfitTargetError(what, code="table_missing", remedy=remedy, table=table)
     if missing := [name for name in wanted if name not in found]:
         what = f"table {table} has no column family {', '.join(missing)}. It has: {', '.join(sorted(found))}."
-        remedy = f"Add the family in the HBase shell: alter '{table}', {literal(missing[0])}. Or correct the sink."
+        remedy = f"Run in the HBase shell: {alteration(table, missing)}. Or correct the sink."
         raise UnfitTargetError(what, code="column_missing", remedy=remedy, table=table, families=missing)
     if not client.isTableEnabled(table.encode()):
         what = f"table {table} is disabled."

@@ -6,12 +6,8 @@ from collections.abc import Iterator
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.sinks.hbase.server import FAMILY, ledger_table, literal, make_ledger, opened
+from airflow_ft.sinks.hbase.server import FAMILY, creation, ledger_table, literal, make_ledger, namespace_of, opened
 from airflow_ft.sinks.hbase.spec import HBaseSink
-
-_DELETES = "hbase.hstore.time.to.purge.deletes"
-_DELETES_MILLISECONDS = 86_400_000
-"""HBase compares it with a delete's timestamp, given out before the rows: a checkpoint and its retries are shorter."""
 
 
 def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Iterator[str]:
@@ -21,14 +17,12 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     for sink in HBaseSink.all_of(plan).values():
         tables.setdefault(sink.table, set()).update(sink.families)
     yield f"# Connection {plan.name}: run this in the HBase shell, as a user who may create tables."
-    if connection.schema:
-        yield f"create_namespace {literal(connection.schema)}  # unless it exists"
+    for namespace in sorted(filter(None, {connection.schema, *map(namespace_of, tables)})):
+        yield f"create_namespace {literal(namespace)}  # unless it exists"
     yield f"create {literal(ledger)}, {{NAME => '{FAMILY}', VERSIONS => 1, TTL => 'FOREVER'}}"
     for table, families in sorted(tables.items()):
-        settings = f"CONFIGURATION => {{'{_DELETES}' => '{_DELETES_MILLISECONDS}'}}"
-        named = ", ".join(f"{{NAME => {literal(family)}, {settings}}}" for family in sorted(families))
         yield "# If the table exists, `alter` instead of `create`; docs/hbase.md says why."
-        yield f"create {literal(table)}, {named}"
+        yield creation(table, [*families])
     yield "# Where HBase checks permissions, put the gateway's user for USER. C lets it read the families:"
     for table in (ledger, *sorted(tables)):
         yield f"grant 'USER', 'RWC', {literal(table)}"

@@ -59,7 +59,11 @@ def _table(file: SqliteFile, name: str, sink: SqliteSink) -> Finding:
             return Finding(problems=list(shape_problems(db, sink.table, name)))
     if sink.create:
         return Finding()
-    raise UnfitTargetError(
+    raise _no_table(file, sink)
+
+
+def _no_table(file: SqliteFile, sink: SqliteSink) -> UnfitTargetError:
+    return UnfitTargetError(
         f"{file.path} has no table {sink.table!r}, and the sink does not create it: create=False.",
         code="table_missing",
         remedy=f"Create the table {sink.table}: {PROPOSED}",
@@ -74,13 +78,16 @@ def schema_problems(
     """Return what speaks against each sink's schema; see `airflow_ft.sinks.fitting`."""
     found: list[AirflowFtError] = []
     sinks = SqliteSink.all_of(plan)
-    with SqliteFile.of(connection).opened(participant=plan.name) as db:
+    file = SqliteFile.of(connection)
+    with file.opened(participant=plan.name) as db:
         for name, schema in schemas.items():
             sink = sinks[name]
             if db is not None and exists(db, sink.table):
                 found += problems(db, sink.table, schema, name)
+            elif sink.create:
+                found += problems_of(sink.table, None, schema, name)
             else:
-                found += problems_of(sink.table, None if sink.create else {}, schema, name)
+                found.append(_no_table(file, sink).located(sink=name))
     return found
 
 

@@ -375,6 +375,9 @@ def test_a_table_is_not_made_where_that_is_not_wanted(tmp_path: Path) -> None:
     with raises(UnfitTargetError, "table_missing", sink=SINK, table="orders") as caught:
         world.prepare(world.plan())
     assert caught.error is not None and "create=False" in caught.error.headline
+    plan, connection = world.participant_plan(), world.target.connection
+    [problem] = requirements.schema_problems(plan, connection, {SINK: world.table(0).schema})
+    assert problem.code == "table_missing"
 
 
 def test_a_file_that_is_held_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

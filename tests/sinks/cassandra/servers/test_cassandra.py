@@ -25,7 +25,7 @@ from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnav
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import doctor
 from airflow_ft.sinks.base.requirements import lacks
-from airflow_ft.sinks.cassandra import participant, requirements, server, setup
+from airflow_ft.sinks.cassandra import participant, proposal, requirements, server, setup
 from airflow_ft.sinks.cassandra.requests import Requests
 from airflow_ft.sinks.cassandra.server import opened
 from airflow_ft.sinks.cassandra.spec import CassandraSink
@@ -144,10 +144,26 @@ def test_all_nodes_that_are_up_are_asked(world: World) -> None:
 def test_a_wrong_connection_is_told_and_shows_no_secret(
     world: World, change: dict[str, Any], kind: type[Exception], code: str
 ) -> None:
-    problem, *others = lacking(world, replace(world.target.connection, **change))
-    assert [each.code for each in others] == ["table_missing"] * (code == "database_missing")
+    [problem] = lacking(world, replace(world.target.connection, **change))
     assert type(problem) is kind and problem.code == code
     assert "planted" not in f"{problem} {vars(problem)}" and problem.remedy
+
+
+def test_a_keyspace_that_is_missing_is_reported_once(world: World) -> None:
+    target: Any = world.target
+    target.sink = CassandraSink(table="nowhere.orders", conn_id="ring")
+    [problem] = lacking(world)
+    assert (problem.code, problem.fields["keyspaces"]) == ("database_missing", ["nowhere"])
+    try:
+        target.db.execute(problem.remedy.split("`")[1].replace("3}", "1}"))
+        [problem] = lacking(world)
+        assert problem.code == "table_missing"
+        plan, schema = world.participant_plan(), world.table(0).schema
+        [statement] = proposal.propose(plan, target.connection, {"rows": schema})
+        target.db.execute(statement)
+        assert requirements.schema_problems(plan, target.connection, {"rows": schema}) == [] == lacking(world)
+    finally:
+        target.db.execute("DROP KEYSPACE IF EXISTS nowhere")
 
 
 def test_the_printed_statements_suffice(world: World) -> None:

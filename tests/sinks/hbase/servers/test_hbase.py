@@ -70,6 +70,7 @@ def test_what_is_missing_is_told_before_anything_is_visible(world: World, change
     world.target.sink = replace(world.target.sink, **change)  # type: ignore[type-var]
     [problem] = lacking(world)
     assert (problem.code, problem.sink) == (code, SINK)
+    assert f"{{NAME => '{world.target.sink.family}', CONFIGURATION" in problem.remedy  # type: ignore[attr-defined]
     with raises(UnfitTargetError, code, sink=SINK):
         world.prepare(world.plan())
 
@@ -140,6 +141,11 @@ def test_a_wrong_connection_is_told(world: World, change: dict[str, Any], kind: 
 
 
 def test_a_namespace_that_is_missing_is_told(world: World) -> None:
+    sink = world.target.sink
+    world.target.sink = replace(sink, table="nowhere:orders")  # type: ignore[type-var]
+    [problem] = lacking(world)
+    assert "create_namespace 'nowhere'" in problem.remedy and "create 'nowhere:orders'" in problem.remedy
+    world.target.sink = sink
     world.target.connection = replace(world.target.connection, schema="nowhere")
     with raises(SinkAccessError, "database_missing", namespace="nowhere"):
         world.prepare(world.plan())

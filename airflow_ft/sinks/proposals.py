@@ -1,0 +1,50 @@
+"""Statements for tables that would take a job's columns, of any sinks. No server is asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from airflow_ft.protocol.errors import PROPOSED
+from airflow_ft.sinks.registry import system
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_ft.protocol.connections import ConnectionResolver
+    from airflow_ft.protocol.doctor import Check
+    from airflow_ft.protocol.model import ParticipantPlan
+
+_SETUP = re.compile(re.escape(PROPOSED).replace("PIPELINE", r"\S+"))
+
+
+def shown_below(text: str) -> str:
+    """Return a message that has the statements after it, without the command that prints them."""
+    return _SETUP.sub("A statement for these rows is below.", text)
+
+
+def proposed(
+    plan: ParticipantPlan, connections: ConnectionResolver, columns: Mapping[str, pa.Schema], sink: str = ""
+) -> list[str]:
+    """Return statements for the tables of a participant's sinks whose columns are known; `sink`: only of this one.
+
+    Systems without a part `proposal` have none.
+    """
+    of_kind = system(plan.kind)
+    known = {name: columns[name] for name in plan.sinks if name in columns and sink in ("", name)}
+    known = {name: schema for name, schema in known.items() if schema.names}
+    module = of_kind.part("proposal") if known else None
+    return [] if module is None else list(module.propose(plan, of_kind.connection(plan, connections), known))
+
+
+def of_missing(
+    checks: Iterable[Check],
+    participants: Iterable[ParticipantPlan],
+    connections: ConnectionResolver,
+    columns: Mapping[str, pa.Schema],
+) -> list[str]:
+    """Return statements for the participants of which a check has found that a table is missing."""
+    lacking = {check.subject for check in checks if check.code == "table_missing"}
+    plans = [plan for plan in participants if system(plan.kind).called(plan) in lacking]
+    return [line for plan in plans for line in proposed(plan, connections, columns)]
