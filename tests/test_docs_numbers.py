@@ -47,7 +47,8 @@ SECONDS = f"{USUAL.delay.total_seconds():g}"
 TEXTS = {
     "alignment": [f"at most {arguments._LONGEST_BARRIER} characters"],
     "architecture": [
-        f"prunes at most {retention.BATCH * retention.BATCHES:,} checkpoints after a delivery, in batches of {retention.BATCH}",
+        f"prunes at most {retention.BATCH * retention.BATCHES:,} checkpoints after a delivery, "
+        f"in batches of {retention.BATCH}",
         f"the first {staging.FEW_ROWS:,} raises",
     ],
     "checkpoints": [
