@@ -54,7 +54,7 @@ class MySqlSink(SqlSink):
             is not written. None: no deletes.
         ledger_schema: schema of the tables `airflow_ft_ledger` and `airflow_ft_head`; None: the connection's.
         allow_unsafe_durability: deliver although the server may forget commits that it acknowledged (a power cut can
-            then lose or double rows); a warning is logged instead of an error.
+            then lose or duplicate rows); a warning is logged instead of an error.
         shared: other pipelines deliver into this table, too, and their sinks declare it as well. Not with "upsert".
 
     Raises:

@@ -57,7 +57,7 @@ class PostgresSink(SqlSink):
         ledger_schema: schema of the tables `airflow_ft_ledger` and `airflow_ft_head`; None: the first of the search
             path.
         allow_unsafe_durability: deliver although the server may forget commits that it acknowledged (a crash can then
-            lose or double rows); a warning is logged instead of an error.
+            lose or duplicate rows); a warning is logged instead of an error.
         shared: other pipelines deliver into this table, too, and their sinks declare it as well. Not with "upsert".
 
     Raises:
