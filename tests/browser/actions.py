@@ -64,7 +64,7 @@ BUTTONS: Mapping[str, Button] = {
         "Deliver",
         open_checkpoint,
         "Deliver: checkpoint 1 ({of})?",
-        "under its marker, so no row is doubled",
+        "under its marker, so no row is duplicated",
     ),
     "abort": Button(
         "Abort", open_checkpoint, "Abort: checkpoint 1 ({of})?", "Works only before the checkpoint is decided."

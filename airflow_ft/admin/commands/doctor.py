@@ -74,7 +74,7 @@ def doctor(args: Namespace) -> None:
 
 @command
 def verify(args: Namespace) -> None:
-    """`airflow ft verify PIPELINE [NUMBER ...]`; ends with status 1 when rows are missing, duplicated, or not compared."""
+    """`airflow ft verify PIPELINE [NUMBER ...]`; ends with status 1 if rows are missing, duplicated or not compared."""
     with open_store(args) as store:
         reports = verifying.verify(actor(args, "verify"), store, args.pipeline, args.numbers)
     if args.output != "table":
