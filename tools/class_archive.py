@@ -26,7 +26,7 @@ from tools.servers.base import local_folder
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for seconds."""
 
-_FOLDER = local_folder() / "classes"
+_FOLDER = Path(__file__).resolve().parents[1] / ".local" / "classes"
 _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 _JOB = """
