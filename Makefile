@@ -26,7 +26,7 @@ venv: ## install the virtual environment alone
 	@tools/bootstrap.sh venv
 
 .PHONY: classes
-classes: install ## archive Spark's classes, which saves a third of the time of each Spark driver in the tests
+classes: install ## archive the classes of Spark and Kafka: tests start drivers and brokers in less time
 	@$(MAKE) -j2 .local/classes tests/wal/__pycache__
 
 .PHONY: .local/classes

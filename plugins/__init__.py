@@ -6,6 +6,7 @@ Workers load plugins too, so nothing here imports FastAPI before the API server 
 from __future__ import annotations
 
 import logging
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -13,8 +14,11 @@ from airflow.sdk.plugins_manager import AirflowPlugin
 
 from airflow_ft.pipeline import settings
 
+WITHOUT_TASKS = {"api-server", "dag-processor", "triggerer"}
+"""Commands of Airflow whose processes fork no task."""
+
 try:
-    if settings.preload():
+    if settings.preload() and not WITHOUT_TASKS.intersection(sys.argv[1:2]):
         import_module("airflow_ft.operators.preload")
 except Exception:  # the page does without
     logging.getLogger(__name__).exception("[%s] preload: tasks import clients and PyArrow themselves", settings.SECTION)

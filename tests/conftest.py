@@ -73,9 +73,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # A JVM of a test lives for seconds: the quick compiler is enough. spark-submit, the program that puts its command
     # together, and the brokers of tools/servers.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.options())
-    for name in ("SPARK_LAUNCHER_OPTS", "KAFKA_OPTS"):
-        os.environ.setdefault(name, class_archive.QUICK)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.options("spark"))
+    os.environ.setdefault("KAFKA_OPTS", class_archive.options("kafka"))
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", class_archive.QUICK)
     for folder in _run.parent.glob("tests-*"):  # of a run that was killed
         if not Path(f"/proc/{folder.name.removeprefix('tests-')}").exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -47,22 +48,28 @@ def demanded() -> set[str]:
     return demanded_by("\n".join([parser["options"]["install_requires"], *extras]))
 
 
-def imported(*folders: str) -> dict[str, str]:
-    """Top-level module -> a file in one of these folders that imports it; none named: all that are installed."""
+@cache
+def imported_in(folder: str) -> dict[str, str]:
+    """Top-level module -> a file in the folder that imports it."""
     found: dict[str, str] = {}
-    for folder in folders or ("airflow_ft", "plugins", "dags"):
-        for file in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text())):
-                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                    names = [node.module]
-                for name in names:
-                    top = name.partition(".")[0]
-                    if top not in sys.stdlib_module_names and top != "airflow_ft":
-                        found[top] = str(file.relative_to(ROOT))
+    for file in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = [node.module]
+            for name in names:
+                top = name.partition(".")[0]
+                if top not in sys.stdlib_module_names and top != "airflow_ft":
+                    found[top] = str(file.relative_to(ROOT))
     return found
 
 
+def imported() -> dict[str, str]:
+    """The same for all folders that are installed."""
+    return {**imported_in("airflow_ft"), **imported_in("plugins"), **imported_in("dags")}
+
+
+@cache
 def distributions() -> dict[str, set[str]]:
     """Module -> the distributions that bring it, in lower case."""
     return {module: {name.lower() for name in names} for module, names in metadata.packages_distributions().items()}
@@ -84,7 +91,7 @@ def test_what_is_demanded_is_imported_or_has_a_reason() -> None:
 def test_no_reason_has_outlived_what_it_is_for() -> None:
     """Modules in the package itself; an example job may import what Spark hands to it."""
     assert set(NOT_IMPORTED) <= demanded()
-    own = {module for module, file in imported("airflow_ft", "plugins").items()}
+    own = {*imported_in("airflow_ft"), *imported_in("plugins")}
     assert not own & {"cryptography", "google", "pandas"}, "it is imported now: the reason goes"
 
 

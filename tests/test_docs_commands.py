@@ -105,7 +105,10 @@ def test_every_option_of_a_command_that_a_sentence_names_exists(parser: Argument
 def printed() -> Iterator[tuple[str, str]]:
     """Each `airflow ft ...` in a text of the package, with a value in each of its places."""
     for file in sorted((PROJECT / "airflow_ft").rglob("*.py")):
-        tree = ast.parse(file.read_text())
+        code = file.read_text()
+        if "`airflow" not in code:
+            continue
+        tree = ast.parse(code)
         documented = {
             id(node.value)
             for node in ast.walk(tree)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -26,9 +27,22 @@ class Hidden:
 sys.meta_path.insert(0, Hidden())
 """
 
-_REPORT = """
-import json, sys
-print(json.dumps({"seconds": time.perf_counter() - began, "modules": sorted(sys.modules)}))
+_FORKING = """
+import json, os, sys, traceback
+import airflow
+
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+for line in sys.stdin:
+    if not os.fork():
+        try:
+            exec(json.loads(line), {"__name__": "__main__"})
+            answer = sorted(sys.modules)
+        except BaseException:
+            answer = traceback.format_exc()
+        print(json.dumps(answer), file=answers, flush=True)
+        os._exit(0)
+    os.wait()
 """
 
 _WITHOUT_US = """
@@ -38,16 +52,38 @@ m.distributions = lambda **kw: (d for d in real(**kw) if d.metadata["Name"] != "
 """
 
 
-def modules_after(code: str, home: Path, *, hidden: bool = False) -> tuple[set[str], float]:
-    """The modules that a fresh interpreter has imported after `code`, and the seconds that took."""
-    program = f"{_HIDE if hidden else ''}\nimport time\nbegan = time.perf_counter()\n{code}\n{_REPORT}"
-    environment = {**os.environ, "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
-    )
+def environment(home: Path) -> dict[str, str]:
+    return {**os.environ, "AIRFLOW_HOME": str(home), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+
+
+def modules_after(code: str, home: Path) -> set[str]:
+    """The modules that a fresh interpreter has imported after `code`."""
+    program = f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(home), cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    return set(found["modules"]), found["seconds"]
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture(scope="module")
+def after_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], set[str]]]:
+    """The same after `import airflow` and `code`, in a fork: Airflow alone takes two seconds of each interpreter."""
+    command = [sys.executable, "-c", _FORKING]
+    variables = environment(tmp_path_factory.mktemp("airflow"))
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables, cwd=ROOT
+    ) as parent:
+        assert parent.stdin is not None and parent.stdout is not None
+        orders, answers = parent.stdin, parent.stdout
+
+        def modules(code: str) -> set[str]:
+            print(json.dumps(code), file=orders, flush=True)
+            answer = json.loads(answers.readline())
+            assert isinstance(answer, list), answer
+            return set(answer)
+
+        yield modules
+        orders.close()
 
 
 def heavy(modules: set[str]) -> set[str]:
@@ -55,7 +91,7 @@ def heavy(modules: set[str]) -> set[str]:
 
 
 def test_the_package_imports_nothing(tmp_path: Path) -> None:
-    modules, _ = modules_after("import airflow_ft", tmp_path)
+    modules = modules_after("import airflow_ft", tmp_path)
     assert not heavy(modules)
     assert "airflow" not in modules
     ours = {name for name in modules if name.startswith("airflow_ft") and "editable" not in name}
@@ -64,28 +100,38 @@ def test_the_package_imports_nothing(tmp_path: Path) -> None:
 
 def test_the_plugin_of_pytest_imports_nothing_before_it_is_used(tmp_path: Path) -> None:
     code = "import airflow_ft.testing.plugin"
-    modules, _ = modules_after(code, tmp_path)
+    modules = modules_after(code, tmp_path)
     ours = {name for name in modules if name.startswith("airflow_ft") and "editable" not in name}
     assert ours == {"airflow_ft", "airflow_ft.testing", "airflow_ft.testing.plugin"}
     assert not heavy(modules) and "airflow" not in modules
 
 
-@pytest.mark.parametrize("preload", [False, True])
-def test_the_plugin_imports_clients_where_that_is_wanted(preload: bool, tmp_path: Path) -> None:
-    code = f"import os, threading\nos.environ['AIRFLOW__AIRFLOW_FT__PRELOAD'] = '{preload}'\nimport airflow_ft.plugins"
-    modules, _ = modules_after(f"{code}\nassert threading.active_count() == 1", tmp_path)
-    wanted = {"pyarrow.parquet", "pymysql", "confluent_kafka.admin"}
-    assert (wanted & modules, "pyspark" in modules) == (wanted if preload else set(), False)
+@pytest.mark.parametrize(
+    ("preload", "command", "imported"),
+    [(False, "scheduler", False), (True, "scheduler", True), (True, "triggerer", False)],
+)
+def test_the_plugin_imports_clients_where_tasks_are_forked(
+    preload: bool, command: str, imported: bool, after_airflow: Callable[[str], set[str]]
+) -> None:
+    modules = after_airflow(
+        "import os, sys, threading\n"
+        f"os.environ['AIRFLOW__AIRFLOW_FT__PRELOAD'] = '{preload}'\n"
+        f"sys.argv = ['airflow', '{command}']\n"
+        "import airflow_ft.plugins\n"
+        "assert threading.active_count() == 1"
+    )
+    clients = {"pyarrow.parquet", "pymysql", "confluent_kafka.admin"}
+    assert (clients & modules, "pyspark" in modules) == (clients if imported else set(), False)
 
 
-def test_every_public_name_is_there(tmp_path: Path) -> None:
-    modules, _ = modules_after("from airflow_ft import *", tmp_path)
+def test_every_public_name_is_there(after_airflow: Callable[[str], set[str]]) -> None:
+    modules = after_airflow("from airflow_ft import *")
     assert not heavy(modules)
     assert "airflow_ft.wal" not in modules, "parsing a DAG needs no file system"
 
 
 def test_the_provider_describes_itself_without_airflow(tmp_path: Path) -> None:
-    modules, _ = modules_after("from airflow_ft.provider_info import get_provider_info; get_provider_info()", tmp_path)
+    modules = modules_after("from airflow_ft.provider_info import get_provider_info; get_provider_info()", tmp_path)
     assert "airflow" not in modules
 
 
@@ -97,27 +143,26 @@ def test_dividing_rows_into_partitions_imports_no_pandas(tmp_path: Path) -> None
         "rows = pa.RecordBatch.from_arrays([texts(['a', 'b'])] * 2, names=['id', 'text'])\n"
         "assert not refused(rows, ['text'], 500) and len(list(split(rows, ['text']))) == 2"
     )
-    modules, _ = modules_after(code, tmp_path)
+    modules = modules_after(code, tmp_path)
     assert "pandas" not in modules
 
 
 @pytest.mark.airflow
-def test_starting_the_airflow_command_loads_nothing_heavy(tmp_path: Path) -> None:
+def test_starting_the_airflow_command_loads_nothing_heavy(
+    tmp_path: Path, after_airflow: Callable[[str], set[str]]
+) -> None:
     code = "from airflow.cli.cli_parser import get_parser; get_parser()"
-    modules, seconds = modules_after(code, tmp_path)
-    print(f"airflow's parser: {seconds:.2f} s")
+    modules = after_airflow(code)
     assert "airflow_ft.admin.cli" in modules
-    without, _ = modules_after(_WITHOUT_US + code, tmp_path)
+    without = modules_after(_WITHOUT_US + code, tmp_path)
     assert not {name for name in heavy(modules) - heavy(without) if not name.startswith("numpy")}
 
 
 @pytest.mark.airflow
 @pytest.mark.sampled
 @pytest.mark.parametrize("dag", sorted(path.stem for path in (ROOT / "dags").glob("[a-z]*.py")))
-def test_an_example_dag_is_parsed_without_spark(dag: str, tmp_path: Path) -> None:
-    modules, seconds = modules_after(f"import airflow_ft.example_dags.{dag}", tmp_path, hidden=True)
-    print(f"{dag}: {seconds:.2f} s")
-    assert not heavy(modules)
+def test_an_example_dag_is_parsed_without_spark(dag: str, after_airflow: Callable[[str], set[str]]) -> None:
+    assert not heavy(after_airflow(f"{_HIDE}\nimport airflow_ft.example_dags.{dag}"))
 
 
 def imports_of(path: Path) -> set[str]:
