@@ -24,6 +24,7 @@ from airflow_ft.sinks.files.writing import parquet_writer
 from airflow_ft.sinks.paimon.binary_row import encoded, encoded_rows
 from airflow_ft.sinks.paimon.columns import FORMAT
 from airflow_ft.sinks.paimon.manifests import Slot, entry
+from airflow_ft.sinks.paimon.partitions import refused
 from airflow_ft.sinks.paimon.rows import Place, Rows, divided
 from airflow_ft.sinks.refused import Refused
 
@@ -63,14 +64,14 @@ class KeyedRows(Rows):
         return False
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
-        deletes, refused = kinds_of(batch, self.change_column)
+        deletes, unknown = kinds_of(batch, self.change_column)
         if self.change_column is not None:
             batch = batch.drop_columns([self.change_column])
         rows = FORMAT.cast(batch, self.version.columns or ())
         empty = {row: why for row, why in self._empty(rows).items() if not deletes[row]}
-        found = empty | self._unplaced(rows) | null_keys(rows, self.version.primary_key)
+        found = empty | refused(rows, self.version.partition_by) | null_keys(rows, self.version.primary_key)
         kinds = pa.array(np.where(deletes, DELETE, INSERT).astype(np.int8))
-        return rows.append_column(KIND, kinds), found | refused
+        return rows.append_column(KIND, kinds), found | unknown
 
     def _flush(self, waiting: dict[Place, list[pa.RecordBatch]]) -> None:
         """Write the changes of all buckets, and forget them."""

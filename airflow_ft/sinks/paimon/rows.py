@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
-from airflow_ft.sinks.arrow import indices, numbers, positions, scalar
+from airflow_ft.sinks.arrow import indices, numbers, scalar
 from airflow_ft.sinks.files.partitions import groups
 from airflow_ft.sinks.files.table_rows import TableRows
 from airflow_ft.sinks.files.writing import Files
@@ -31,7 +31,7 @@ from airflow_ft.sinks.paimon.buckets import Buckets
 from airflow_ft.sinks.paimon.columns import FORMAT
 from airflow_ft.sinks.paimon.features import APPEND
 from airflow_ft.sinks.paimon.manifests import Record, Slot, entry
-from airflow_ft.sinks.paimon.partitions import Partitions, unfit
+from airflow_ft.sinks.paimon.partitions import Partitions, refused
 from airflow_ft.sinks.paimon.table import Version
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.wal.local import local_path
@@ -90,17 +90,7 @@ class Rows(TableRows):
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = FORMAT.cast(batch, self.version.columns or ())
-        return rows, self._empty(rows) | self._unplaced(rows)
-
-    def _unplaced(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """Return the rows whose partition can have no folder, and why."""
-        found: dict[int, str] = {}
-        for name in self.version.partition_by:
-            if name in rows.schema.names:
-                values = rows.column(name)
-                for value, why in unfit(name, values):
-                    found |= dict.fromkeys(positions(pc.equal(values, value)), why)
-        return found
+        return rows, self._empty(rows) | refused(rows, self.version.partition_by)
 
     def _fits(self, reader: SegmentReader) -> bool:
         in_parts = self.version.partition_by or self.version.buckets.count
