@@ -40,7 +40,6 @@ class KeyedRows(Rows):
 
     change_column: str | None = None
     _following: dict[tuple[bytes, int], int] = field(default_factory=dict)
-    _paths: list[str] = field(default_factory=list)
 
     def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         self._following = self.version.following()
@@ -57,7 +56,7 @@ class KeyedRows(Rows):
                         self._flush(waiting)
                         size = 0
         self._flush(waiting)
-        self._sync(self._paths)
+        self._sync()
         return rows
 
     def _fits(self, reader: SegmentReader) -> bool:
@@ -93,9 +92,11 @@ class KeyedRows(Rows):
         changes = _last(rows.append_column(NUMBER, pa.array(np.arange(first, first + rows.num_rows))), key)
         names = [name for name in rows.column_names if name != KIND]
         columns = [changes[name] for name in (*key, NUMBER, KIND, *names)]
-        path = f"{folder}/data-{uuid.uuid4()}-0.parquet"
-        self._made.append(version.place.uri(*path.split("/")))
-        size = self._file(path, pa.table(columns, names=[*(f"{KEY}{name}" for name in key), NUMBER, KIND, *names]))
+        file = f"data-{uuid.uuid4()}-0.parquet"
+        size = self._file(
+            version.place.uri(*folder.split("/"), file),
+            pa.table(columns, names=[*(f"{KEY}{name}" for name in key), NUMBER, KIND, *names]),
+        )
         keys = [changes[name].combine_chunks() for name in key]
         ends = encoded_rows([pa.concat_arrays([column[:1], column[-1:]]) for column in keys], 2)
         bounds = encoded_rows([_bounds(column) for column in keys], 2)
@@ -107,19 +108,15 @@ class KeyedRows(Rows):
             "_MIN_SEQUENCE_NUMBER": numbers["min"].as_py(), "_MAX_SEQUENCE_NUMBER": numbers["max"].as_py(),
         }  # fmt: skip
         assert version.schema is not None
-        name, schema_id = path.rpartition("/")[2], int(version.schema["id"])
-        self.entries.append(entry(slot, name, size, len(changes), schema_id, more=more))
+        self.entries.append(entry(slot, file, size, len(changes), int(version.schema["id"]), more=more))
 
-    def _file(self, path: str, rows: pa.Table) -> int:
-        """Write a file, durably, and return its bytes."""
-        files, uri = self.version.place.files, self.version.place.uri(*path.split("/"))
-        with files.create(uri) as out:
+    def _file(self, uri: str, rows: pa.Table) -> int:
+        """Write a file, and return its bytes."""
+        self._made.append(uri)
+        with self.version.place.files.create(uri) as out:
             with parquet_writer(out, rows) as writer:
                 writer.write_table(rows)
-            size = out.tell()
-            files.sync_file(out)
-        self._paths.append(path)
-        return size
+            return out.tell()
 
 
 def _last(rows: pa.Table, key: Sequence[str]) -> pa.Table:

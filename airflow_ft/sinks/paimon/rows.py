@@ -47,13 +47,14 @@ class Rows(TableRows):
     version: Version
     entries: list[Record] = field(default_factory=list)
     _made: list[str] = field(default_factory=list)
+    """The URIs of all files, also while they are being written."""
 
     def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         schema = self.version.schema
         assert schema is not None
         out = _DataFiles(self.version, self.file_bytes, self._made)
         written = {each.path: each for each in self._filled(out, readers, dead_letters, out.divide)}
-        self._sync(list(written))
+        self._sync()
         following = self.version.following() if self.version.buckets.count else {}
         for path, slot in out.slots.items():
             each, first = written[path], following.get((slot.partition, slot.bucket), 0)
@@ -62,16 +63,15 @@ class Rows(TableRows):
                 following[slot.partition, slot.bucket] = first + each.rows
         return sum(each.rows for each in written.values())
 
-    def _sync(self, paths: Sequence[str]) -> None:
-        """Returns when these files survive a power cut; they are as old as their delivery now."""
+    def _sync(self) -> None:
+        """Returns when the files survive a power cut; they are as old as their delivery now."""
         place, now = self.version.place, time.time()
-        for path in paths:  # remove_orphan_files goes by the age
-            uri = place.uri(*path.split("/"))
+        for uri in self._made:  # remove_orphan_files goes by the age
             os.utime(local_path(uri), (now, now))
             with place.files.open(uri) as file:  # a copy from another file system is not synced yet
                 place.files.sync_file(file)
-        for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
-            place.files.sync_folders(place.uri(*folder.split("/")), place.root)
+        for folder in dict.fromkeys(uri.rpartition("/")[0] for uri in self._made):
+            place.files.sync_folders(folder, place.root)
 
     def try_out(self, readers: Sequence[SegmentReader]) -> None:
         if self.version.buckets.count:
