@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.sinks.arrow import with_plain
 from airflow_ft.sinks.base.columns import Misfits, TableColumn
 
 WHOLE = {"tinyint": (8, pa.int8()), "smallint": (16, pa.int16()), "int": (32, pa.int32()), "bigint": (64, pa.int64())}
@@ -181,15 +182,7 @@ def new_schema(schema: pa.Schema) -> pa.Schema:
 
 def nullable(kind: pa.DataType) -> pa.DataType:
     """Return the type with parts that may be NULL, but for the keys of maps themselves."""
-    if pa.types.is_large_list(kind):
-        return pa.large_list(nullable(kind.value_type))
-    if pa.types.is_list(kind):
-        return pa.list_(nullable(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(nullable(kind.key_type), nullable(kind.item_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, nullable(field.type)) for field in kind])
-    return kind
+    return with_plain(kind, lambda plain: plain)
 
 
 def required_parts(kind: pa.DataType) -> str:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
-from airflow_ft.sinks.arrow import numbers, scalar
+from airflow_ft.sinks.arrow import numbers, scalar, with_plain
 from airflow_ft.sinks.base.table_columns import in_micros
 
 _IO = "org.apache.hadoop.hive.ql.io"
@@ -78,7 +78,7 @@ def batches(format: str, source: Any, names: Sequence[str]) -> Iterator[pa.Recor
     for stripe in range(file.nstripes):
         rows = file.read_stripe(stripe, columns=there or None).select(there)
         for place, column in enumerate(rows.columns):
-            sent = column.cast(_as_sent(column.type), safe=False)
+            sent = column.cast(with_plain(column.type, _as_sent), safe=False)
             rows = rows.set_column(place, there[place].lower(), sent)
         yield rows
 
@@ -119,17 +119,8 @@ def _marked(values: pa.Array, wrong: Callable[[pa.Array], Mask | None]) -> Mask:
 
 
 def _as_sent(kind: pa.DataType) -> pa.DataType:
-    """Return the log's type for one that PyArrow reads from ORC: instants in microseconds.
+    """Return the log's type for a plain one that PyArrow reads from ORC: instants in microseconds.
 
     Times without a zone, as Spark and Hive write them, are taken for UTC.
     """
-    types = pa.types
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC")
-    if types.is_list(kind):
-        return pa.list_(_as_sent(kind.value_type))
-    if types.is_map(kind):
-        return pa.map_(_as_sent(kind.key_type), _as_sent(kind.item_type))
-    if types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _as_sent(field.type)) for field in kind])
-    return kind
+    return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) else kind
