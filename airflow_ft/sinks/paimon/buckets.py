@@ -46,6 +46,11 @@ class Layout:
     primary_key: Sequence[str] = ()
     buckets: Buckets = field(default_factory=Buckets)
 
+    @property
+    def trimmed_key(self) -> list[str]:
+        """Return the primary key without partition columns: the order of the rows in files."""
+        return [name for name in self.primary_key if name not in self.partition_by]
+
 
 def hashes(columns: Sequence[pa.Array | None], rows: int) -> npt.NDArray[np.int32]:
     """Return the hash of each row with these values, as Paimon's `BinaryRow` has it."""

@@ -50,7 +50,7 @@ class KeyedRows(Rows):
                 for batch in self._taken(reader, file, dead_letters):
                     rows += batch.num_rows
                     size += batch.nbytes
-                    for place, part in divided(self.version.partitions, self.version.buckets, batch):
+                    for place, part in divided(self.version.partitions, self.version.layout.buckets, batch):
                         waiting.setdefault(place, []).append(part)
                     if size >= _AT_ONCE:
                         self._flush(waiting)
@@ -68,7 +68,8 @@ class KeyedRows(Rows):
             batch = batch.drop_columns([self.change_column])
         rows = FORMAT.cast(batch, self.version.columns or ())
         empty = {row: why for row, why in self._empty(rows).items() if not deletes[row]}
-        found = empty | refused(rows, self.version.partition_by) | null_keys(rows, self.version.primary_key)
+        layout = self.version.layout
+        found = empty | refused(rows, layout.partition_by) | null_keys(rows, layout.primary_key)
         kinds = pa.array(np.where(deletes, DELETE, INSERT).astype(np.int8))
         return rows.append_column(KIND, kinds), found | unknown
 
@@ -77,7 +78,7 @@ class KeyedRows(Rows):
         version = self.version
         while waiting:
             (*values, bucket), found = waiting.popitem()
-            slot = Slot(encoded(values, version.partitions.kinds), int(bucket or 0), version.buckets.count)
+            slot = Slot(encoded(values, version.partitions.kinds), int(bucket or 0), version.layout.buckets.count)
             tables = [pa.Table.from_batches([each]) for each in found]
             found.clear()
             whole = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
@@ -86,7 +87,7 @@ class KeyedRows(Rows):
 
     def _write_changes(self, slot: Slot, folder: str, rows: pa.Table) -> None:
         """Write the last change of each key of a bucket."""
-        version, key = self.version, self.version.trimmed_key
+        version, key = self.version, self.version.layout.trimmed_key
         first = self._following.get((slot.partition, slot.bucket), 0)
         self._following[slot.partition, slot.bucket] = first + rows.num_rows
         changes = _last(rows.append_column(NUMBER, pa.array(np.arange(first, first + rows.num_rows))), key)

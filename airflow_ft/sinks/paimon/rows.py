@@ -55,7 +55,7 @@ class Rows(TableRows):
         out = _DataFiles(self.version, self.file_bytes, self._made)
         written = {each.path: each for each in self._filled(out, readers, dead_letters, out.divide)}
         self._sync()
-        following = self.version.following() if self.version.buckets.count else {}
+        following = self.version.following() if self.version.layout.buckets.count else {}
         for path, slot in out.slots.items():
             each, first = written[path], following.get((slot.partition, slot.bucket), 0)
             self.entries.append(entry(slot, path.rpartition("/")[2], each.bytes, each.rows, int(schema["id"]), first))
@@ -74,14 +74,14 @@ class Rows(TableRows):
             place.files.sync_folders(folder, place.root)
 
     def try_out(self, readers: Sequence[SegmentReader]) -> None:
-        if self.version.buckets.count:
+        if self.version.layout.buckets.count:
             self.version.following()
         super().try_out(readers)
 
     def _made_for(self) -> object:
         """Return the schema. Rows in buckets have numbers, which follow those of the rows that are there."""
         assert self.version.schema is not None
-        return None if self.version.buckets.count else self.version.schema["id"]
+        return None if self.version.layout.buckets.count else self.version.schema["id"]
 
     def _remove(self) -> None:
         for uri in self._made:
@@ -90,10 +90,10 @@ class Rows(TableRows):
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = FORMAT.cast(batch, self.version.columns or ())
-        return rows, self._empty(rows) | refused(rows, self.version.partition_by)
+        return rows, self._empty(rows) | refused(rows, self.version.layout.partition_by)
 
     def _fits(self, reader: SegmentReader) -> bool:
-        in_parts = self.version.partition_by or self.version.buckets.count
+        in_parts = self.version.layout.partition_by or self.version.layout.buckets.count
         return super()._fits(reader) and not in_parts
 
 
@@ -106,7 +106,7 @@ class _DataFiles(Files):
 
     def __init__(self, version: Version, file_bytes: int, made: list[str]) -> None:
         super().__init__(version.place.files, version.place.root, "parquet", "", file_bytes, checksums=False)
-        self._partitions, self._buckets = version.partitions, version.buckets
+        self._partitions, self._buckets = version.partitions, version.layout.buckets
         self._made, self._name = made, uuid.uuid4()
         self._places: dict[str, Place] = {}
         self.slots: dict[str, Slot] = {}
