@@ -130,10 +130,9 @@ class _DataFiles(Files):
     def divide(self, rows: pa.RecordBatch) -> None:
         """Add rows to the files of their partitions and buckets."""
         for place, part in divided(self._partitions, self._buckets, rows):
-            if part.num_rows:
-                key = repr(place)
-                self._places[key] = place
-                self.put(key, part)
+            key = repr(place)
+            self._places[key] = place
+            self.put(key, part)
 
 
 def divided(partitions: Partitions, buckets: Buckets, rows: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
