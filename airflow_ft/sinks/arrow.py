@@ -41,6 +41,19 @@ def first_fit(kind: pa.DataType, names: Sequence[tuple[Callable[[pa.DataType], b
     return next((name for fits, name in names if fits(kind)), "")
 
 
+def with_plain(kind: pa.DataType, plain: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return the type with `plain` of each part that is not nested. All parts may be NULL, but for the keys of maps."""
+    if pa.types.is_map(kind):
+        return pa.map_(with_plain(kind.key_type, plain), with_plain(kind.item_type, plain))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(with_plain(kind.value_type, plain))
+    if pa.types.is_list(kind):
+        return pa.list_(with_plain(kind.value_type, plain))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, with_plain(field.type, plain)) for field in kind])
+    return plain(kind)
+
+
 def scalar(value: bytes | str | int | None, kind: pa.DataType) -> pa.Scalar:
     """The value as a scalar of an Arrow type that its text can be cast to; None: null."""
     if value is None:
@@ -191,17 +204,11 @@ def _python_value(one: pa.Array) -> Any:
     try:
         return one.to_pylist()[0]
     except (OverflowError, ValueError):
-        return one.cast(_numbered(one.type)).to_pylist()[0]
+        return one.cast(with_plain(one.type, _numbered)).to_pylist()[0]
 
 
 def _numbered(kind: pa.DataType) -> pa.DataType:
-    """Return the type with numbers in place of dates and times."""
-    if pa.types.is_map(kind):
-        return pa.map_(_numbered(kind.key_type), _numbered(kind.item_type))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_numbered(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _numbered(field.type)) for field in kind])
+    """Return the type of the numbers that replace dates or times; any other type as it is."""
     if pa.types.is_timestamp(kind) or pa.types.is_date64(kind):
         return pa.int64()
     return pa.int32() if pa.types.is_date32(kind) else kind

@@ -105,17 +105,17 @@ def _has(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
 
 def not_finite(column: pa.Array) -> pa.Array:
     """Return which values are, or hold, NaN or infinity, which JSON does not have; nulls do not."""
-    return flags(_holding(column, has_floats, _is_not_finite))
+    return flags(holding(column, has_floats, _is_not_finite))
 
 
 def beyond_years(column: pa.Array) -> pa.Array:
     """Which values are, or hold, a date or a time outside of the years 1 to 9999: it has no text that others read."""
-    return flags(_holding(column, has_times, _is_beyond))
+    return flags(holding(column, has_times, _is_beyond))
 
 
 def repeated_keys(column: pa.Array) -> pa.Array:
     """Return which values are, or hold, a map with a repeated key, of which readers of JSON keep one value."""
-    return flags(_holding(column, has_maps, of_map=_is_repeated))
+    return flags(holding(column, has_maps, of_map=_is_repeated))
 
 
 def without_text(column: pa.Array) -> Iterator[tuple[_Found, str]]:
@@ -143,7 +143,7 @@ def _is_repeated(pairs: pa.Array, parents: npt.NDArray[np.int64]) -> _Found:
     return np.asarray(counts[which] > 1)
 
 
-def _holding(
+def holding(
     column: pa.Array,
     has: Callable[[pa.DataType], bool],
     leaf: Callable[[pa.Array], _Found] | None = None,
@@ -157,14 +157,14 @@ def _holding(
         return found
     if types.is_struct(kind):
         for child in column.flatten():  # carries the nulls of the struct itself
-            found |= _holding(child, has, leaf, of_map)
+            found |= holding(child, has, leaf, of_map)
         return found
     if not types.is_nested(kind):
         return found if leaf is None else leaf(column)
     parents, items = _items(column)
     if types.is_map(kind) and of_map is not None:
         found[parents[of_map(items, parents)]] = True
-    found[parents[_holding(items, has, leaf, of_map)]] = True
+    found[parents[holding(items, has, leaf, of_map)]] = True
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.sinks.arrow import with_plain
 from airflow_ft.sinks.base.columns import Misfits, TableColumn
 
 WHOLE = {"tinyint": (8, pa.int8()), "smallint": (16, pa.int16()), "int": (32, pa.int32()), "bigint": (64, pa.int64())}
@@ -73,8 +74,9 @@ class Format:
     def _misnamed(self, field: pa.Field) -> Iterator[str]:
         if self.odd.search(field.name) or field.name.lower() == self.reserved:
             yield f"{self.title} allows no column name {field.name!r}."
-        for within in filter(self.odd_within.search, _names_within(field.type)):
-            yield f"{self.title} allows no name {within!r} inside a struct."
+        for within in fields_within(field.type):
+            if self.odd_within.search(within.name):
+                yield f"{self.title} allows no name {within.name!r} inside a struct."
 
     def unfit(
         self, table: str, schema: pa.Schema, columns: Sequence[Column], name: str, *, evolves: bool
@@ -180,28 +182,25 @@ def new_schema(schema: pa.Schema) -> pa.Schema:
 
 def nullable(kind: pa.DataType) -> pa.DataType:
     """Return the type with parts that may be NULL, but for the keys of maps themselves."""
-    if pa.types.is_large_list(kind):
-        return pa.large_list(nullable(kind.value_type))
-    if pa.types.is_list(kind):
-        return pa.list_(nullable(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(nullable(kind.key_type), nullable(kind.item_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, nullable(field.type)) for field in kind])
-    return kind
+    return with_plain(kind, lambda plain: plain)
 
 
-def _names_within(kind: pa.DataType) -> Iterator[str]:
-    """Yield the names of all structs in a type, at any depth."""
+def required_parts(kind: pa.DataType) -> str:
+    """Return the oddity of a column with parts that are NOT NULL; "": it has none."""
+    return "" if nullable(kind) == kind else "has parts that are NOT NULL"
+
+
+def fields_within(kind: pa.DataType) -> Iterator[pa.Field]:
+    """Yield the fields of all structs in a type, at any depth."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from _names_within(kind.value_type)
+        yield from fields_within(kind.value_type)
     elif pa.types.is_map(kind):
-        yield from _names_within(kind.key_type)
-        yield from _names_within(kind.item_type)
+        yield from fields_within(kind.key_type)
+        yield from fields_within(kind.item_type)
     elif pa.types.is_struct(kind):
         for field in kind:
-            yield field.name
-            yield from _names_within(field.type)
+            yield field
+            yield from fields_within(field.type)
 
 
 def in_micros(kind: pa.DataType) -> pa.DataType:

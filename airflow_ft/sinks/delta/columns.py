@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.arrow import positions
 from airflow_ft.sinks.base import table_columns
-from airflow_ft.sinks.base.table_columns import Format, other_partitions, type_of
+from airflow_ft.sinks.base.table_columns import Format, fields_within, other_partitions, required_parts, type_of
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.partitions import problems
 
@@ -21,12 +20,6 @@ PLACEHOLDER = "_airflow_ft"
 """The only column of a table that had to be made before any columns were known."""
 _ODD = re.compile(r"[ ,;{}()\n\t=]")  # https://docs.delta.io/latest/delta-column-mapping.html
 FORMAT = Format("Delta", DeltaSink.__name__, type_of, _ODD, PLACEHOLDER, odd_within=_ODD)
-_PLAIN = {
-    "byte": "tinyint",
-    "short": "smallint",
-    "integer": "int",
-    "long": "bigint",
-}  # as the log of a table has them, else the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +33,27 @@ class Column(table_columns.Column):
     padded: bool = False
 
 
-def of_table(schema: Mapping[str, Any]) -> list[Column]:
-    """From a schema as the log has it."""
-    return [_column(field) for field in schema["fields"]]
+def of_table(schema: pa.Schema) -> list[Column]:
+    """Return the columns of a table. Fields keep the metadata that its log has."""
+    return [_column(field) for field in schema]
 
 
-def _column(field: Mapping[str, Any]) -> Column:
+def _column(field: pa.Field) -> Column:
     """One from the log. Spark keeps varchar(n) and char(n) as a mark: to the log they are texts of any length."""
     mark = re.fullmatch(r"(varchar|char|character)\((\d+)\)", _mark(field))
     return Column(
-        field["name"],
-        _of_log(field["type"]),
-        field["nullable"],
+        field.name,
+        type_of(field.type) or str(field.type),
+        field.nullable,
         _oddity(field),
         int(mark[2]) if mark else 0,
         mark is not None and mark[1] != "varchar",
     )
 
 
-def _mark(field: Mapping[str, Any]) -> str:
-    return str(field.get("metadata", {}).get("__CHAR_VARCHAR_TYPE_STRING", "")).replace(" ", "").lower()
+def _mark(field: pa.Field) -> str:
+    mark: bytes = (field.metadata or {}).get(b"__CHAR_VARCHAR_TYPE_STRING", b"")
+    return mark.decode().replace(" ", "").lower()
 
 
 def is_placeholder(columns: Sequence[Column]) -> bool:
@@ -67,51 +61,20 @@ def is_placeholder(columns: Sequence[Column]) -> bool:
     return [column.name for column in columns] == [PLACEHOLDER]
 
 
-def _of_log(kind: Any) -> str:
-    if isinstance(kind, str):
-        return _PLAIN.get(kind, kind)
-    if kind["type"] == "array":
-        return f"array<{_of_log(kind['elementType'])}>"
-    if kind["type"] == "map":
-        return f"map<{_of_log(kind['keyType'])},{_of_log(kind['valueType'])}>"
-    return "struct<" + ",".join(f"{field['name']}:{_of_log(field['type'])}" for field in kind["fields"]) + ">"
-
-
-def _oddity(field: Mapping[str, Any]) -> str:
-    for part in (field, *_parts(field["type"])):
+def _oddity(field: pa.Field) -> str:
+    for part in (field, *fields_within(field.type)):
         for key, what in (
-            ("delta.generationExpression", "is generated"),
-            ("delta.identity.start", "is an identity column"),
-            ("delta.invariants", "has an invariant"),
-            ("CURRENT_DEFAULT", "has a default"),
-            ("delta.typeChanges", "has had another type (type widening)"),
+            (b"delta.generationExpression", "is generated"),
+            (b"delta.identity.start", "is an identity column"),
+            (b"delta.invariants", "has an invariant"),
+            (b"CURRENT_DEFAULT", "has a default"),
+            (b"delta.typeChanges", "has had another type (type widening)"),
         ):
-            if key in part.get("metadata", {}):
+            if key in (part.metadata or {}):
                 return what if part is field else f"has a part that {what}"
-        if "char" in _mark(part) and (part is not field or not isinstance(field["type"], str)):
+        if "char" in _mark(part) and (part is not field or pa.types.is_nested(field.type)):
             return "has parts that are varchar or char"
-    return "" if isinstance(field["type"], str) or not _has_required(field["type"]) else "has parts that are NOT NULL"
-
-
-def _parts(kind: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the fields of all structs in a type, at any depth."""
-    if isinstance(kind, str):
-        return
-    for inner in ("elementType", "keyType", "valueType"):
-        yield from _parts(kind.get(inner, ""))
-    for field in kind.get("fields", ()):
-        yield field
-        yield from _parts(field["type"])
-
-
-def _has_required(kind: Any) -> bool:
-    if isinstance(kind, str):
-        return False
-    if kind["type"] == "array":
-        return not kind["containsNull"] or _has_required(kind["elementType"])
-    if kind["type"] == "map":
-        return not kind["valueContainsNull"] or _has_required(kind["keyType"]) or _has_required(kind["valueType"])
-    return any(not field["nullable"] or _has_required(field["type"]) for field in kind["fields"])
+    return required_parts(field.type)
 
 
 # --- do they fit? ----------------------------------------------------------------------------------------------------

@@ -66,8 +66,7 @@ class Rows(TableRows):
 
         def put(rows: pa.RecordBatch) -> None:
             for partition, part in partitions.split(rows, by):
-                if part.num_rows:
-                    out.put(places.setdefault(partition, _folder(partition)), part)
+                out.put(places.setdefault(partition, _folder(partition)), part)
 
         written = self._filled(out, readers, dead_letters, put)
         now = time.time()

@@ -16,7 +16,6 @@ Appends of others, OPTIMIZE and VACUUM may come in between: then the step is rep
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -27,6 +26,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
 
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -47,7 +48,6 @@ from airflow_ft.sinks.files.failures import translated_errors
 from airflow_ft.sinks.files.objects import Objects
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
@@ -136,7 +136,7 @@ class Snapshot:
 
     @cached_property
     def columns(self) -> list[Column]:
-        return of_table(json.loads(self.table.schema().to_json()))
+        return of_table(pa.schema(self.table.schema()))
 
     @property
     def partition_by(self) -> list[str]:
@@ -271,7 +271,6 @@ class Snapshot:
 
 
 def _create(place: Place, schema: pa.Schema | None, partition_by: Sequence[str]) -> None:
-    import pyarrow as pa
     from deltalake.exceptions import CommitFailedError
 
     made = new_schema(schema) if schema is not None else pa.schema([(PLACEHOLDER, pa.bool_())])

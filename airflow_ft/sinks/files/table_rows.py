@@ -134,7 +134,8 @@ class TableRows(ABC):
                         out.adopt(reader, file, self.sink)
                         continue
                     for rows in self._taken(reader, file, dead_letters):
-                        put(rows)
+                        if rows.num_rows:  # else all were set aside
+                            put(rows)
             return out.close()
         except BaseException:
             out.abandon()

@@ -10,7 +10,7 @@ Values of ORC that are refused, since no reader would see them as they are:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
-from airflow_ft.sinks.arrow import numbers, scalar
+from airflow_ft.sinks.arrow import numbers, scalar, with_plain
+from airflow_ft.sinks.base.json_columns import has_times, holding
 from airflow_ft.sinks.base.table_columns import in_micros
 
 _IO = "org.apache.hadoop.hive.ql.io"
@@ -60,7 +61,7 @@ def refused(format: str, rows: pa.RecordBatch, keys: Sequence[str]) -> Mapping[i
             (_odd_times, "a time before 1900, after 2262-04-11, or before 1970 with a fraction of a second, which ORC"
                 " of PyArrow does not hold exactly"),
         ):  # fmt: skip
-            places = np.flatnonzero(_marked(values, wrong)).tolist()
+            places = np.flatnonzero(holding(values, has_times, wrong)).tolist()
             found |= dict.fromkeys(places, f"column {name!r}: {why}")
     return found
 
@@ -78,58 +79,34 @@ def batches(format: str, source: Any, names: Sequence[str]) -> Iterator[pa.Recor
     for stripe in range(file.nstripes):
         rows = file.read_stripe(stripe, columns=there or None).select(there)
         for place, column in enumerate(rows.columns):
-            sent = column.cast(_as_sent(column.type), safe=False)
+            sent = column.cast(with_plain(column.type, _as_sent), safe=False)
             rows = rows.set_column(place, there[place].lower(), sent)
         yield rows
 
 
-def _early_days(values: pa.Array) -> Mask | None:
-    if not pa.types.is_date32(values.type):
-        return None
-    days: Mask = _filled(values.view(pa.int32())) < _FIRST_DAY
-    return days
+def _early_days(values: pa.Array) -> Mask:
+    return _filled(values.view(pa.int32())) < _FIRST_DAY if pa.types.is_date32(values.type) else _none_of(values)
 
 
-def _odd_times(values: pa.Array) -> Mask | None:
+def _odd_times(values: pa.Array) -> Mask:
     if not pa.types.is_timestamp(values.type):
-        return None
+        return _none_of(values)
     micros = _filled(values.cast(in_micros(values.type)).view(pa.int64()))
     odd: Mask = (micros < _FIRST) | (micros > _LAST) | ((micros < 0) & (micros % _SECOND != 0))
     return odd
 
 
-def _filled(values: pa.Array) -> npt.NDArray[Any]:
+def _none_of(values: pa.Array) -> Mask:
+    return np.zeros(len(values), np.bool_)
+
+
+def _filled(values: pa.Array) -> npt.NDArray[np.int64]:
     return numbers(pc.fill_null(values, scalar(0, values.type)))
 
 
-def _marked(values: pa.Array, wrong: Callable[[pa.Array], Mask | None]) -> Mask:
-    """Mark rows that have such a value, at any depth."""
-    kind = values.type
-    if (found := wrong(values)) is not None:
-        return found
-    marks = np.zeros(len(values), np.bool_)
-    if pa.types.is_struct(kind):
-        for field in values.flatten():
-            marks |= _marked(field, wrong)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
-        ends = numbers(values.offsets)
-        inner = _marked(values.values.slice(int(ends[0]), int(ends[-1] - ends[0])), wrong)
-        marks[np.repeat(np.arange(len(values)), np.diff(ends))[inner]] = True
-    return marks
-
-
 def _as_sent(kind: pa.DataType) -> pa.DataType:
-    """Return the log's type for one that PyArrow reads from ORC: instants in microseconds.
+    """Return the log's type for a plain one that PyArrow reads from ORC: instants in microseconds.
 
     Times without a zone, as Spark and Hive write them, are taken for UTC.
     """
-    types = pa.types
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC")
-    if types.is_list(kind):
-        return pa.list_(_as_sent(kind.value_type))
-    if types.is_map(kind):
-        return pa.map_(_as_sent(kind.key_type), _as_sent(kind.item_type))
-    if types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _as_sent(field.type)) for field in kind])
-    return kind
+    return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) else kind

@@ -53,8 +53,7 @@ class Rows(TableRows):
 
         def put(rows: pa.RecordBatch) -> None:
             for partition, part in partitions.split(rows, keys):
-                if part.num_rows:
-                    out.put(partition, part)
+                out.put(partition, part)
 
         written = self._filled(out, readers, dead_letters, put)
         if written:

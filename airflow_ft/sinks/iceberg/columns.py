@@ -10,39 +10,15 @@ from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids, schema_to_pyarr
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.transforms import IdentityTransform, Transform, parse_transform
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-)
+from pyiceberg.types import DoubleType, FloatType, IcebergType, PrimitiveType
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base import table_columns
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.table_columns import Column, Format, declined, other_partitions
+from airflow_ft.sinks.base.table_columns import Column, Format, declined, other_partitions, required_parts
 from airflow_ft.sinks.iceberg.spec import PARTITION, IcebergSink
 
 _SMALL = re.compile(r"(?<![^:<,])(tinyint|smallint)(?=[,>]|$)")  # a type, and no name of a field
-_PLAIN: dict[type[IcebergType], str] = {
-    BooleanType: "boolean", IntegerType: "int", LongType: "bigint", FloatType: "float", DoubleType: "double",
-    StringType: "string", BinaryType: "binary", DateType: "date", TimeType: "time", TimestampType: "timestamp_ntz",
-    TimestamptzType: "timestamp",
-}  # fmt: skip
 
 
 def type_of(kind: pa.DataType) -> str:
@@ -56,8 +32,11 @@ FORMAT = Format("Iceberg", IcebergSink.__name__, type_of, re.compile(r"[\x00-\x1
 
 
 def of_table(schema: Schema) -> list[Column]:
-    """Return the columns of a table."""
-    return [_column(field) for field in schema.fields]
+    """Return the columns of a table. A type that Arrow or Spark does not have keeps Iceberg's name."""
+    return [
+        Column(field.name, type_of(field.type) or str(there.field_type), field.nullable, required_parts(field.type))
+        for field, there in zip(schema_to_pyarrow(schema, include_field_ids=False), schema.fields, strict=True)
+    ]
 
 
 def new_schema(schema: pa.Schema) -> Schema:
@@ -156,30 +135,3 @@ def utc(schema: pa.Schema) -> pa.Schema:
 def in_utc(kind: pa.DataType) -> pa.DataType:
     """Return the type of the same instants in UTC, the only zone that pyiceberg takes."""
     return pa.timestamp(kind.unit, "UTC") if pa.types.is_timestamp(kind) and kind.tz else kind
-
-
-def _column(field: NestedField) -> Column:
-    oddity = "has parts that are NOT NULL" if _has_required(field.field_type) else ""
-    return Column(field.name, _name(field.field_type), not field.required, oddity)
-
-
-def _name(kind: IcebergType) -> str:
-    if isinstance(kind, ListType):
-        return f"array<{_name(kind.element_type)}>"
-    if isinstance(kind, MapType):
-        return f"map<{_name(kind.key_type)},{_name(kind.value_type)}>"
-    if isinstance(kind, StructType):
-        return "struct<" + ",".join(f"{field.name}:{_name(field.field_type)}" for field in kind.fields) + ">"
-    if isinstance(kind, DecimalType):
-        return f"decimal({kind.precision},{kind.scale})"
-    return _PLAIN.get(type(kind), str(kind))
-
-
-def _has_required(kind: IcebergType) -> bool:
-    if isinstance(kind, ListType):
-        return kind.element_required or _has_required(kind.element_type)
-    if isinstance(kind, MapType):
-        return kind.value_required or _has_required(kind.key_type) or _has_required(kind.value_type)
-    if isinstance(kind, StructType):
-        return any(field.required or _has_required(field.field_type) for field in kind.fields)
-    return False

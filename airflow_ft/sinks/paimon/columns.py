@@ -12,7 +12,7 @@ import pyarrow as pa
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.changes import missing_in_rows, missing_kind
-from airflow_ft.sinks.base.table_columns import WHOLE, Column, Format, declined, nullable, other_partitions, type_of
+from airflow_ft.sinks.base.table_columns import Column, Format, declined, nullable, other_partitions, type_of
 from airflow_ft.sinks.files.partitions import problems
 from airflow_ft.sinks.paimon.buckets import KINDS, Layout
 from airflow_ft.sinks.paimon.spec import PaimonSink
@@ -132,16 +132,10 @@ def _written_problems(
             what = f"Paimon keeps the column name {field.name!r} for itself."
             yield declined(what, "name_invalid", "Rename it in the job.", name, field.name)
     by = sink.partition_by if columns is None else partitions
-    kinds = {field.name.lower(): field.type for field in schema}
     missing = [one for one in by if one not in schema.names] if columns is None else []
     yield from problems(schema, by, missing, name, in_files=True)
-    for one in sink.bucket_key if columns is None else ():
-        if one not in schema.names:
-            yield missing_in_rows(one, "bucket_key", schema.names).located(sink=name)
-        elif type_of(kinds[one.lower()]) not in KINDS:
-            what = f"a column of type {kinds[one.lower()]} cannot be in a bucket key."
-            yield declined(what, "key_unfit", "Use columns of text, whole numbers, booleans or dates.", name, one)
     if columns is None:
+        yield from _unfit_in_key(schema, sink.bucket_key, "bucket_key", name)
         return
     if sink.partition_by and list(sink.partition_by) != list(partitions):
         yield other_partitions(partitions, sink.partition_by, name)
@@ -157,7 +151,7 @@ def _written_problems(
             bucket_key=list(buckets.key),
         )
     for column in columns:
-        if column.name in partitions and column.type not in (*WHOLE, "string", "boolean", "date"):
+        if column.name in partitions and column.type not in KINDS:
             yield UnfitTargetError(
                 f"partition column {column.name!r} of the table is {column.type}, which this sink does not support.",
                 code="partition_unfit",
@@ -179,13 +173,7 @@ def _key_problems(
     """Yield why rows do not go by key. `key`: the table's; None: it is made of the rows."""
     if sink.change_column is not None and sink.change_column not in schema.names:
         yield missing_kind(sink.change_column, schema.names).located(sink=name)
-    kinds = {field.name: field.type for field in schema}
-    for one in sink.primary_key:
-        if one not in kinds:
-            yield missing_in_rows(one, "primary_key", schema.names).located(sink=name)
-        elif key is None and type_of(kinds[one]) not in KINDS:
-            what = f"a column of type {kinds[one]} cannot be in a primary key."
-            yield declined(what, "key_unfit", "Use columns of text, whole numbers, booleans or dates.", name, one)
+    yield from _unfit_in_key(schema, sink.primary_key, "primary_key", name, made=key is None)
     if key is not None and list(sink.primary_key) != list(key):
         yield UnfitTargetError(
             f"the table has the primary key {list(key)}, and primary_key of the sink is {list(sink.primary_key)}.",
@@ -194,3 +182,16 @@ def _key_problems(
             sink=name,
             primary_key=list(key),
         )
+
+
+def _unfit_in_key(
+    schema: pa.Schema, key: Sequence[str], argument: str, name: str, *, made: bool = True
+) -> Iterator[AirflowFtError]:
+    """Yield why columns that an argument names cannot be in a key. `made`: the table is made of the rows."""
+    kinds = {field.name: field.type for field in schema}
+    for one in key:
+        if one not in kinds:
+            yield missing_in_rows(one, argument, schema.names).located(sink=name)
+        elif made and type_of(kinds[one]) not in KINDS:
+            what = f"a column of type {kinds[one]} cannot be in a {argument.replace('_', ' ')}."
+            yield declined(what, "key_unfit", "Use columns of text, whole numbers, booleans or dates.", name, one)

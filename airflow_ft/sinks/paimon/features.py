@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.sinks.base import table_columns
-from airflow_ft.sinks.paimon.buckets import KINDS
+from airflow_ft.sinks.paimon.buckets import KINDS, Buckets, Layout
 from airflow_ft.sinks.paimon.columns import name_of
 
 APPEND = -1
@@ -53,14 +54,15 @@ def unsupported(schema: Mapping[str, Any]) -> Iterator[UnfitTargetError]:
     version = int(schema.get("version", 1))
     if version > NEWEST:
         yield unfit(f"the table's schema has version {version}", setting="version", version=version)
-    bucket, key = options.get("bucket", str(APPEND)), schema.get("primaryKeys") or ()
-    if key and not set(schema["partitionKeys"]) <= set(key):
+    bucket, layout = options.get("bucket", str(APPEND)), layout_of(schema)
+    key = layout.primary_key
+    if key and not set(layout.partition_by) <= set(key):
         yield unfit(f"the primary key {', '.join(key)} lacks a partition column", setting="primary-key")
     if key or bucket != str(APPEND):
-        if not bucket.isdigit() or int(bucket) == 0:
+        if not layout.buckets.count:
             yield unfit(f"the table has the option bucket = {bucket}", setting="bucket")
         else:
-            yield from _unsupported_key(schema, [*bucket_key(schema), *key])
+            yield from _unsupported_key(schema, [*layout.buckets.key, *key])
     for name, value in options.items():
         if value.lower() not in _ALLOWED.get(name, (value.lower(),)) or name in _MAY_NOT:
             yield unfit(f"the table has the option {name} = {value}", setting=name)
@@ -68,15 +70,15 @@ def unsupported(schema: Mapping[str, Any]) -> Iterator[UnfitTargetError]:
             yield unfit(f"the table has the option {name}", setting=name)
 
 
-def bucket_key(schema: Mapping[str, Any]) -> list[str]:
-    """Return the columns by which a table with this schema divides its rows among buckets."""
-    named = (schema.get("options") or {}).get("bucket-key", "").split(",")
-    return [name.strip() for name in named if name.strip()] or trimmed_key(schema)
-
-
-def trimmed_key(schema: Mapping[str, Any]) -> list[str]:
-    """Return the primary key without partition columns."""
-    return [name for name in schema.get("primaryKeys") or () if name not in schema["partitionKeys"]]
+def layout_of(schema: Mapping[str, Any]) -> Layout:
+    """Return the layout of a table with this schema. It has no buckets if their number is none that is supported."""
+    options: Mapping[str, str] = schema.get("options") or {}
+    layout = Layout(schema.get("partitionKeys") or (), schema.get("primaryKeys") or ())
+    bucket = options.get("bucket", "")
+    if not bucket.isdigit() or int(bucket) == 0:
+        return layout
+    named = [name.strip() for name in options.get("bucket-key", "").split(",") if name.strip()]
+    return replace(layout, buckets=Buckets(int(bucket), named or layout.trimmed_key))
 
 
 def _unsupported_key(schema: Mapping[str, Any], key: Sequence[str]) -> Iterator[UnfitTargetError]:

@@ -21,9 +21,10 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.arrow import booleans
 from airflow_ft.sinks.base.keyed import kinds_of, null_keys
 from airflow_ft.sinks.files.writing import parquet_writer
-from airflow_ft.sinks.paimon.binary_row import encoded
+from airflow_ft.sinks.paimon.binary_row import encoded, encoded_rows
 from airflow_ft.sinks.paimon.columns import FORMAT
 from airflow_ft.sinks.paimon.manifests import Slot, entry
+from airflow_ft.sinks.paimon.partitions import refused
 from airflow_ft.sinks.paimon.rows import Place, Rows, divided
 from airflow_ft.sinks.refused import Refused
 
@@ -39,7 +40,6 @@ class KeyedRows(Rows):
 
     change_column: str | None = None
     _following: dict[tuple[bytes, int], int] = field(default_factory=dict)
-    _paths: list[str] = field(default_factory=list)
 
     def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         self._following = self.version.following()
@@ -50,34 +50,35 @@ class KeyedRows(Rows):
                 for batch in self._taken(reader, file, dead_letters):
                     rows += batch.num_rows
                     size += batch.nbytes
-                    for place, part in divided(self.version.partitions, self.version.buckets, batch):
+                    for place, part in divided(self.version.partitions, self.version.layout.buckets, batch):
                         waiting.setdefault(place, []).append(part)
                     if size >= _AT_ONCE:
                         self._flush(waiting)
                         size = 0
         self._flush(waiting)
-        self._sync(self._paths)
+        self._sync()
         return rows
 
     def _fits(self, reader: SegmentReader) -> bool:
         return False
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
-        deletes, refused = kinds_of(batch, self.change_column)
+        deletes, unknown = kinds_of(batch, self.change_column)
         if self.change_column is not None:
             batch = batch.drop_columns([self.change_column])
         rows = FORMAT.cast(batch, self.version.columns or ())
         empty = {row: why for row, why in self._empty(rows).items() if not deletes[row]}
-        found = empty | self._unplaced(rows) | null_keys(rows, self.version.primary_key)
+        layout = self.version.layout
+        found = empty | refused(rows, layout.partition_by) | null_keys(rows, layout.primary_key)
         kinds = pa.array(np.where(deletes, DELETE, INSERT).astype(np.int8))
-        return rows.append_column(KIND, kinds), found | refused
+        return rows.append_column(KIND, kinds), found | unknown
 
     def _flush(self, waiting: dict[Place, list[pa.RecordBatch]]) -> None:
         """Write the changes of all buckets, and forget them."""
         version = self.version
         while waiting:
             (*values, bucket), found = waiting.popitem()
-            slot = Slot(encoded(values, version.partitions.kinds), int(bucket or 0), version.buckets.count)
+            slot = Slot(encoded(values, version.partitions.kinds), int(bucket or 0), version.layout.buckets.count)
             tables = [pa.Table.from_batches([each]) for each in found]
             found.clear()
             whole = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
@@ -86,18 +87,20 @@ class KeyedRows(Rows):
 
     def _write_changes(self, slot: Slot, folder: str, rows: pa.Table) -> None:
         """Write the last change of each key of a bucket."""
-        version, key = self.version, self.version.trimmed_key
+        version, key = self.version, self.version.layout.trimmed_key
         first = self._following.get((slot.partition, slot.bucket), 0)
         self._following[slot.partition, slot.bucket] = first + rows.num_rows
         changes = _last(rows.append_column(NUMBER, pa.array(np.arange(first, first + rows.num_rows))), key)
         names = [name for name in rows.column_names if name != KIND]
         columns = [changes[name] for name in (*key, NUMBER, KIND, *names)]
-        path = f"{folder}/data-{uuid.uuid4()}-0.parquet"
-        self._made.append(version.place.uri(*path.split("/")))
-        size = self._file(path, pa.table(columns, names=[*(f"{KEY}{name}" for name in key), NUMBER, KIND, *names]))
-        keys, kinds = [_plain(changes[name]) for name in key], version.kinds_of(key)
-        ends = [encoded([column[row].as_py() for column in keys], kinds) for row in (0, len(changes) - 1)]
-        bounds = [encoded([bound(column).as_py() for column in keys], kinds) for bound in (pc.min, pc.max)]
+        file = f"data-{uuid.uuid4()}-0.parquet"
+        size = self._file(
+            version.place.uri(*folder.split("/"), file),
+            pa.table(columns, names=[*(f"{KEY}{name}" for name in key), NUMBER, KIND, *names]),
+        )
+        keys = [changes[name].combine_chunks() for name in key]
+        ends = encoded_rows([pa.concat_arrays([column[:1], column[-1:]]) for column in keys], 2)
+        bounds = encoded_rows([_bounds(column) for column in keys], 2)
         numbers = pc.min_max(changes[NUMBER])
         more = {
             "_MIN_KEY": ends[0], "_MAX_KEY": ends[1],
@@ -106,19 +109,15 @@ class KeyedRows(Rows):
             "_MIN_SEQUENCE_NUMBER": numbers["min"].as_py(), "_MAX_SEQUENCE_NUMBER": numbers["max"].as_py(),
         }  # fmt: skip
         assert version.schema is not None
-        name, schema_id = path.rpartition("/")[2], int(version.schema["id"])
-        self.entries.append(entry(slot, name, size, len(changes), schema_id, more=more))
+        self.entries.append(entry(slot, file, size, len(changes), int(version.schema["id"]), more=more))
 
-    def _file(self, path: str, rows: pa.Table) -> int:
-        """Write a file, durably, and return its bytes."""
-        files, uri = self.version.place.files, self.version.place.uri(*path.split("/"))
-        with files.create(uri) as out:
+    def _file(self, uri: str, rows: pa.Table) -> int:
+        """Write a file, and return its bytes."""
+        self._made.append(uri)
+        with self.version.place.files.create(uri) as out:
             with parquet_writer(out, rows) as writer:
                 writer.write_table(rows)
-            size = out.tell()
-            files.sync_file(out)
-        self._paths.append(path)
-        return size
+            return out.tell()
 
 
 def _last(rows: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -133,6 +132,7 @@ def _last(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return rows.take(order.filter(pa.array(last)))
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column whose days are numbers."""
-    return column.cast(pa.int32()) if pa.types.is_date32(column.type) else column
+def _bounds(column: pa.Array) -> pa.Array:
+    """Return the least and the greatest value of a column."""
+    ends = pc.min_max(column)
+    return pa.concat_arrays([pa.repeat(ends[name], 1) for name in ("min", "max")])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import is_text
+from airflow_ft.sinks.arrow import is_text, positions
 from airflow_ft.sinks.paimon.binary_row import Value
 
 NULL = "__DEFAULT_PARTITION__"
@@ -53,13 +53,22 @@ def escaped(text: str) -> str:
     return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in text)
 
 
-def unfit(name: str, values: pa.Array) -> Iterator[tuple[pa.Scalar, str]]:
-    """Yield the values of a partition column that can name no folder, and why."""
-    if not is_text(values.type):
-        return
-    for each in pc.unique(values.drop_null()):
-        text = each.as_py()
-        if len(f"{escaped(name)}={escaped(text)}".encode()) > _LONGEST:
-            yield each, f"column {name!r}: the name of its folder would be longer than {_LONGEST} bytes"
-        elif text.isspace() and text.strip(_BLANK):
-            yield each, f"column {name!r}: a blank text, for which Paimon's programs have different folders"
+def refused(rows: pa.RecordBatch, by: Sequence[str]) -> dict[int, str]:
+    """Return the rows whose partition can have no folder, by position, and why."""
+    found: dict[int, str] = {}
+    for name in by:
+        if name not in rows.schema.names or not is_text((column := rows.column(name)).type):
+            continue
+        for value in pc.unique(column.drop_null()):
+            if why := _unfit(name, value.as_py()):
+                found |= dict.fromkeys(positions(pc.equal(column, value)), f"column {name!r}: {why}")
+    return found
+
+
+def _unfit(name: str, text: str) -> str:
+    """Return why a text can name no folder; "": it can."""
+    if len(f"{escaped(name)}={escaped(text)}".encode()) > _LONGEST:
+        return f"the name of its folder would be longer than {_LONGEST} bytes"
+    if text.isspace() and text.strip(_BLANK):
+        return "a blank text, for which Paimon's programs have different folders"
+    return ""

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
-from airflow_ft.sinks.arrow import indices, numbers, positions, scalar
+from airflow_ft.sinks.arrow import indices, numbers, scalar
 from airflow_ft.sinks.files.partitions import groups
 from airflow_ft.sinks.files.table_rows import TableRows
 from airflow_ft.sinks.files.writing import Files
@@ -31,7 +31,7 @@ from airflow_ft.sinks.paimon.buckets import Buckets
 from airflow_ft.sinks.paimon.columns import FORMAT
 from airflow_ft.sinks.paimon.features import APPEND
 from airflow_ft.sinks.paimon.manifests import Record, Slot, entry
-from airflow_ft.sinks.paimon.partitions import Partitions, unfit
+from airflow_ft.sinks.paimon.partitions import Partitions, refused
 from airflow_ft.sinks.paimon.table import Version
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.wal.local import local_path
@@ -47,14 +47,15 @@ class Rows(TableRows):
     version: Version
     entries: list[Record] = field(default_factory=list)
     _made: list[str] = field(default_factory=list)
+    """The URIs of all files, also while they are being written."""
 
     def _write(self, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None) -> int:
         schema = self.version.schema
         assert schema is not None
         out = _DataFiles(self.version, self.file_bytes, self._made)
         written = {each.path: each for each in self._filled(out, readers, dead_letters, out.divide)}
-        self._sync(list(written))
-        following = self.version.following() if self.version.buckets.count else {}
+        self._sync()
+        following = self.version.following() if self.version.layout.buckets.count else {}
         for path, slot in out.slots.items():
             each, first = written[path], following.get((slot.partition, slot.bucket), 0)
             self.entries.append(entry(slot, path.rpartition("/")[2], each.bytes, each.rows, int(schema["id"]), first))
@@ -62,26 +63,25 @@ class Rows(TableRows):
                 following[slot.partition, slot.bucket] = first + each.rows
         return sum(each.rows for each in written.values())
 
-    def _sync(self, paths: Sequence[str]) -> None:
-        """Returns when these files survive a power cut; they are as old as their delivery now."""
+    def _sync(self) -> None:
+        """Returns when the files survive a power cut; they are as old as their delivery now."""
         place, now = self.version.place, time.time()
-        for path in paths:  # remove_orphan_files goes by the age
-            uri = place.uri(*path.split("/"))
+        for uri in self._made:  # remove_orphan_files goes by the age
             os.utime(local_path(uri), (now, now))
             with place.files.open(uri) as file:  # a copy from another file system is not synced yet
                 place.files.sync_file(file)
-        for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
-            place.files.sync_folders(place.uri(*folder.split("/")), place.root)
+        for folder in dict.fromkeys(uri.rpartition("/")[0] for uri in self._made):
+            place.files.sync_folders(folder, place.root)
 
     def try_out(self, readers: Sequence[SegmentReader]) -> None:
-        if self.version.buckets.count:
+        if self.version.layout.buckets.count:
             self.version.following()
         super().try_out(readers)
 
     def _made_for(self) -> object:
         """Return the schema. Rows in buckets have numbers, which follow those of the rows that are there."""
         assert self.version.schema is not None
-        return None if self.version.buckets.count else self.version.schema["id"]
+        return None if self.version.layout.buckets.count else self.version.schema["id"]
 
     def _remove(self) -> None:
         for uri in self._made:
@@ -90,20 +90,10 @@ class Rows(TableRows):
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = FORMAT.cast(batch, self.version.columns or ())
-        return rows, self._empty(rows) | self._unplaced(rows)
-
-    def _unplaced(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """Return the rows whose partition can have no folder, and why."""
-        found: dict[int, str] = {}
-        for name in self.version.partition_by:
-            if name in rows.schema.names:
-                values = rows.column(name)
-                for value, why in unfit(name, values):
-                    found |= dict.fromkeys(positions(pc.equal(values, value)), why)
-        return found
+        return rows, self._empty(rows) | refused(rows, self.version.layout.partition_by)
 
     def _fits(self, reader: SegmentReader) -> bool:
-        in_parts = self.version.partition_by or self.version.buckets.count
+        in_parts = self.version.layout.partition_by or self.version.layout.buckets.count
         return super()._fits(reader) and not in_parts
 
 
@@ -116,7 +106,7 @@ class _DataFiles(Files):
 
     def __init__(self, version: Version, file_bytes: int, made: list[str]) -> None:
         super().__init__(version.place.files, version.place.root, "parquet", "", file_bytes, checksums=False)
-        self._partitions, self._buckets = version.partitions, version.buckets
+        self._partitions, self._buckets = version.partitions, version.layout.buckets
         self._made, self._name = made, uuid.uuid4()
         self._places: dict[str, Place] = {}
         self.slots: dict[str, Slot] = {}
@@ -140,10 +130,9 @@ class _DataFiles(Files):
     def divide(self, rows: pa.RecordBatch) -> None:
         """Add rows to the files of their partitions and buckets."""
         for place, part in divided(self._partitions, self._buckets, rows):
-            if part.num_rows:
-                key = repr(place)
-                self._places[key] = place
-                self.put(key, part)
+            key = repr(place)
+            self._places[key] = place
+            self.put(key, part)
 
 
 def divided(partitions: Partitions, buckets: Buckets, rows: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:

@@ -24,9 +24,9 @@ from airflow_ft.protocol.errors import StoreBehindSinkError, UnfitTargetError
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column, lacking
-from airflow_ft.sinks.paimon.buckets import Buckets, Layout
+from airflow_ft.sinks.paimon.buckets import Layout
 from airflow_ft.sinks.paimon.columns import REQUIRED, fields_of, of_table
-from airflow_ft.sinks.paimon.features import APPEND, NEWEST, bucket_key, trimmed_key, unfit, unsupported
+from airflow_ft.sinks.paimon.features import APPEND, NEWEST, layout_of, unfit, unsupported
 from airflow_ft.sinks.paimon.manifests import ADDED, Manifests, Record, identity
 from airflow_ft.sinks.paimon.memory import OURS, Awaited, Chain, Document, Ledger, Written
 from airflow_ft.sinks.paimon.partitions import Partitions
@@ -54,7 +54,7 @@ class Version:
     def newest(cls, place: Place) -> Self | None:
         """None: there is no table. UnfitTargetError, SinkAccessError: there is something else."""
         place.refuse_file()
-        for again in (True, False):  # what is strange may have been made between two looks
+        for _ in range(2):  # what is strange may have been made between two looks
             latest = place.latest()
             snapshot = place.record(SNAPSHOTS, latest) if latest else None
             newest = max(place.numbers(SCHEMAS), default=-1)
@@ -68,8 +68,6 @@ class Version:
                 return cls(place, None, None)
             if snapshot is None and all(name.startswith(".") or name == SCHEMAS for name in names):
                 return None
-            if not again:
-                break
         what = f"the folder {place} is not empty and is not a Paimon table: it has no {SCHEMAS}/{SCHEMAS}-0."
         raise UnfitTargetError(what, code="not_a_table", remedy="Choose another folder.", path=str(place))
 
@@ -93,40 +91,15 @@ class Version:
         """Its columns; None: they are not known yet."""
         return of_table(self.schema) if self.schema is not None else None
 
-    @property
-    def options(self) -> Mapping[str, str]:
-        return (self.schema or {}).get("options") or {}
-
-    @property
-    def partition_by(self) -> list[str]:
-        return list(self.schema["partitionKeys"]) if self.schema is not None else []
+    @cached_property
+    def layout(self) -> Layout:
+        return layout_of(self.schema) if self.schema is not None else Layout()
 
     @cached_property
     def partitions(self) -> Partitions:
-        return Partitions.of(self.partition_by, self.kinds_of(self.partition_by), self.options)
-
-    @cached_property
-    def buckets(self) -> Buckets:
-        count = int(self.options.get("bucket", APPEND))
-        return Buckets(count, bucket_key(self.schema)) if count > 0 and self.schema is not None else Buckets()
-
-    @property
-    def primary_key(self) -> list[str]:
-        return list(self.schema.get("primaryKeys") or ()) if self.schema is not None else []
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.partition_by, self.primary_key, self.buckets)
-
-    @property
-    def trimmed_key(self) -> list[str]:
-        """Return the primary key without partition columns: the order of the rows in files."""
-        return trimmed_key(self.schema) if self.schema is not None else []
-
-    def kinds_of(self, names: Sequence[str]) -> list[str]:
-        """Return the types of columns, as Spark calls them."""
+        by = self.layout.partition_by
         types = {column.name: column.type for column in self.columns or ()}
-        return [types[name] for name in names]
+        return Partitions.of(by, [types[name] for name in by], (self.schema or {}).get("options") or {})
 
     def following(self) -> dict[tuple[bytes, int], int]:
         """Return the next sequence number of each bucket of each partition.
@@ -139,14 +112,14 @@ class Version:
         for record in self.manifests.entries(self.manifests.listed(self.snapshot)):
             slot = (record["_PARTITION"], record["_BUCKET"])
             found[slot] = max(found.get(slot, 0), record["_FILE"]["_MAX_SEQUENCE_NUMBER"] + 1)
-            if record["_TOTAL_BUCKETS"] != self.buckets.count:
+            if record["_TOTAL_BUCKETS"] != self.layout.buckets.count:
                 if record["_KIND"] == ADDED:
                     others[identity(record)] = record["_TOTAL_BUCKETS"]
                 else:
                     others.pop(identity(record), None)
         for count in others.values():
             found_there = count_text(count, "bucket")
-            what = f"the table has a partition with {found_there}, and others are to have {self.buckets.count}"
+            what = f"the table has a partition with {found_there}, and others are to have {self.layout.buckets.count}"
             raise unfit(what, setting="bucket")
         return found
 

@@ -36,7 +36,7 @@ class _Checks(Checks):
     ) -> SinkReport:
         if problems := list(version.oddities()):  # rows may be deleted elsewhere
             return replace(target.report, error=problems[0].what)
-        if version.primary_key:
+        if version.layout.primary_key:
             return _by_key(sink, version, target, log)
         return super().compared(sink, place, version, target, log)
 
@@ -45,7 +45,7 @@ verify = _Checks().verify
 
 
 def _by_key(sink: PaimonSink, there: Version, target: Target, log: DeliveredLog) -> SinkReport:
-    key, columns, report, into = there.primary_key, there.columns or [], target.report, target.delivered
+    key, columns, report, into = there.layout.primary_key, there.columns or [], target.report, target.delivered
     mine = [each for each in log.readers(target.sent) if each[2].schema(each[1]).names]
     schemas = [written(sink, reader.schema(name)) for _, name, reader in mine]
     for schema in schemas:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import Schema
 
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
@@ -53,6 +54,11 @@ def made(world: World, protocol: dict[str, Any], columns: list[dict[str, Any]] |
     }  # fmt: skip
     lines = [json.dumps({"protocol": protocol}), json.dumps({"metaData": metadata})]
     (log / f"{0:020}.json").write_text("\n".join(lines) + "\n")
+
+
+def logged(*fields: dict[str, Any]) -> pa.Schema:
+    """As delta-rs reads such columns in a log."""
+    return pa.schema(Schema.from_json(json.dumps({"type": "struct", "fields": fields})))
 
 
 def field(name: str, kind: Any, **metadata: Any) -> dict[str, Any]:
@@ -169,19 +175,18 @@ def test_marks_and_defaults_that_cannot_be_heeded_are_named() -> None:
     array = {"type": "array", "elementType": "string", "containsNull": True}
     inner = {"type": "struct", "fields": [field("x", "string", **{MARK: "char(3)"})]}
     kept = {"type": "struct", "fields": [field("x", "long", **{"delta.invariants": "{}"})]}
-    [parts, default, widened, within, invariant, plain] = of_table(
-        {
-            "fields": [
-                field("a", array, **{MARK: "array<varchar(3)>"}),
-                field("b", "string", CURRENT_DEFAULT="'x'"),
-                field("c", "long", **{"delta.typeChanges": []}),
-                field("e", {**array, "elementType": inner}),
-                field("f", {"type": "map", "keyType": "string", "valueType": kept, "valueContainsNull": True}),
-                field("d", "string", **{MARK: "varchar(65535)"}),
-            ]
-        }
+    [parts, default, widened, within, invariant, required, plain] = of_table(
+        logged(
+            field("a", array, **{MARK: "array<varchar(3)>"}),
+            field("b", "string", CURRENT_DEFAULT="'x'"),
+            field("c", "long", **{"delta.typeChanges": []}),
+            field("e", {**array, "elementType": inner}),
+            field("f", {"type": "map", "keyType": "string", "valueType": kept, "valueContainsNull": True}),
+            field("g", {**array, "containsNull": False}),
+            field("d", "string", **{MARK: "varchar(65535)"}),
+        )
     )
-    assert all(column.oddity for column in (parts, default, widened, within, invariant))
+    assert all(column.oddity for column in (parts, default, widened, within, invariant, required))
     assert (plain.oddity, plain.characters, plain.padded) == ("", 65535, False)
 
 

@@ -105,7 +105,7 @@ def test_partitions_and_buckets_by_a_part_of_the_key(tmp_path: Path) -> None:
     world.deliver(world.plan(changes(("insert", 1, "a"), ("insert", 1, "b"), ("insert", 2, "a"))))
     world.deliver(world.plan(changes(("delete", 1, "a"))))
     version = table_of(world).version()
-    assert version.trimmed_key == ["id"] and version.partition_by == ["text"]
+    assert version.layout.trimmed_key == ["id"] and version.layout.partition_by == ["text"]
     rows = table_of(world).read().to_pylist()
     assert len(rows) == 4 and {path.name for path in table_of(world).path.glob("text=*")} == {"text=a", "text=b"}
 

@@ -13,7 +13,7 @@ from airflow_ft.sinks.paimon.binary_row import EMPTY, decoded, encoded
 from airflow_ft.sinks.paimon.buckets import Layout, hashes
 from airflow_ft.sinks.paimon.columns import fields_of, name_of, of_table, schema_problems
 from airflow_ft.sinks.paimon.features import unsupported
-from airflow_ft.sinks.paimon.partitions import Partitions, unfit
+from airflow_ft.sinks.paimon.partitions import Partitions, refused
 from tests.raising import raises
 
 ROW = {"type": "ROW", "fields": [{"id": 1, "name": "x", "type": "DATE"}]}
@@ -175,4 +175,5 @@ def test_folders_of_partitions_are_those_of_paimon() -> None:
 
 def test_texts_that_name_no_folder() -> None:
     values = pa.array(["x", "", None, "x" * 300, "\xa0", "é" * 127])
-    assert sorted(len(value.as_py()) for value, _ in unfit("a", values)) == [1, 127, 300]
+    rows = pa.RecordBatch.from_arrays([values, values.is_null()], names=["a", "b"])
+    assert sorted(refused(rows, ["a", "b", "missing"])) == [3, 4, 5]
