@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 HEAVY = {"pyspark", "pyarrow", "pandas", "numpy", "pymysql", "confluent_kafka", "kafka", "psycopg2", "hdfs_native"}
 
-_HIDE = """
+HIDE_SPARK = """
 import sys
 class Hidden:
     def find_spec(self, name, path=None, target=None):
@@ -162,7 +162,7 @@ def test_starting_the_airflow_command_loads_nothing_heavy(
 @pytest.mark.sampled
 @pytest.mark.parametrize("dag", sorted(path.stem for path in (ROOT / "dags").glob("[a-z]*.py")))
 def test_an_example_dag_is_parsed_without_spark(dag: str, after_airflow: Callable[[str], set[str]]) -> None:
-    assert not heavy(after_airflow(f"{_HIDE}\nimport airflow_ft.example_dags.{dag}"))
+    assert not heavy(after_airflow(f"{HIDE_SPARK}\nimport airflow_ft.example_dags.{dag}"))
 
 
 def imports_of(path: Path) -> set[str]:

@@ -12,7 +12,7 @@ import pytest
 from airflow_ft.jobs.keyed import AggregatingState, ReducingState
 from airflow_ft.protocol.errors import ConfigurationError
 from tests.raising import raises
-from tests.test_imports import heavy, modules_after
+from tests.test_imports import HIDE_SPARK, heavy, modules_after
 
 
 class Handle:
@@ -99,5 +99,4 @@ def test_what_is_no_tuple_is_named_before_spark_meets_it() -> None:
 
 
 def test_it_is_imported_without_spark(tmp_path: Path) -> None:
-    modules, _ = modules_after("import airflow_ft.jobs.keyed", tmp_path, hidden=True)
-    assert not heavy(modules)
+    assert not heavy(modules_after(f"{HIDE_SPARK}\nimport airflow_ft.jobs.keyed", tmp_path))
