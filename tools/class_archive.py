@@ -147,7 +147,10 @@ def make() -> None:
             fresh = folder / "fresh.jsa"
             _RUNS[name](folder, f"{QUICK} -XX:ArchiveClassesAtExit={fresh} {_SILENT}")
             if not fresh.exists():
-                raise RuntimeError(f"Java made no archive of the classes of {name}")
+                logs = "\n".join(
+                    log.read_text(errors="replace")[-3000:] for log in folder.rglob("log") if log.is_file()
+                )
+                raise RuntimeError(f"Java made no archive of the classes of {name}:\n{logs}")
             fresh.rename(target)
     for old in set(_FOLDER.glob("*.jsa")) - {*wanted.values()}:
         old.unlink(missing_ok=True)

@@ -127,7 +127,7 @@ def spark_history_url() -> str:
 
 
 def preload() -> bool:
-    """`[airflow_ft] preload`: whether `airflow_ft.operators.preload` is imported with the plugin."""
+    """`[airflow_ft] preload`: whether processes that fork tasks import `airflow_ft.operators.preload`."""
     from airflow.sdk.configuration import conf
 
     return bool(conf.getboolean(SECTION, "preload", fallback=False))

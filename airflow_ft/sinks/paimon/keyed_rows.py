@@ -21,7 +21,7 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.arrow import booleans
 from airflow_ft.sinks.base.keyed import kinds_of, null_keys
 from airflow_ft.sinks.files.writing import parquet_writer
-from airflow_ft.sinks.paimon.binary_row import encoded, encoded_rows
+from airflow_ft.sinks.paimon.binary_row import encoded
 from airflow_ft.sinks.paimon.columns import FORMAT
 from airflow_ft.sinks.paimon.manifests import Slot, entry
 from airflow_ft.sinks.paimon.partitions import refused
@@ -98,9 +98,9 @@ class KeyedRows(Rows):
             version.place.uri(*folder.split("/"), file),
             pa.table(columns, names=[*(f"{KEY}{name}" for name in key), NUMBER, KIND, *names]),
         )
-        keys = [changes[name].combine_chunks() for name in key]
-        ends = encoded_rows([pa.concat_arrays([column[:1], column[-1:]]) for column in keys], 2)
-        bounds = encoded_rows([_bounds(column) for column in keys], 2)
+        keys, kinds = [_plain(changes[name]) for name in key], version.kinds_of(key)
+        ends = [encoded([column[row].as_py() for column in keys], kinds) for row in (0, len(changes) - 1)]
+        bounds = [encoded([bound(column).as_py() for column in keys], kinds) for bound in (pc.min, pc.max)]
         numbers = pc.min_max(changes[NUMBER])
         more = {
             "_MIN_KEY": ends[0], "_MAX_KEY": ends[1],
@@ -132,7 +132,6 @@ def _last(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return rows.take(order.filter(pa.array(last)))
 
 
-def _bounds(column: pa.Array) -> pa.Array:
-    """Return the least and the greatest value of a column."""
-    ends = pc.min_max(column)
-    return pa.concat_arrays([pa.repeat(ends[name], 1) for name in ("min", "max")])
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column whose days are numbers."""
+    return column.cast(pa.int32()) if pa.types.is_date32(column.type) else column

@@ -98,8 +98,12 @@ class Version:
     @cached_property
     def partitions(self) -> Partitions:
         by = self.layout.partition_by
+        return Partitions.of(by, self.kinds_of(by), (self.schema or {}).get("options") or {})
+
+    def kinds_of(self, names: Sequence[str]) -> list[str]:
+        """Return the types of columns, as Spark calls them."""
         types = {column.name: column.type for column in self.columns or ()}
-        return Partitions.of(by, [types[name] for name in by], (self.schema or {}).get("options") or {})
+        return [types[name] for name in names]
 
     def following(self) -> dict[tuple[bytes, int], int]:
         """Return the next sequence number of each bucket of each partition.

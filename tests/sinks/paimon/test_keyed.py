@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,20 @@ def test_files_are_sorted_and_their_entries_say_so(tmp_path: Path, buckets: int)
     assert all(len(set(found)) == len(found) for found in numbers.values())
     last = {id % 13: f"5 {id}" for id in range(40, 0, -1)}
     assert current(world) == last
+
+
+def test_files_are_synced_before_the_commit_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync, synced = os.fsync, set()
+
+    def fsync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    world = keyed(tmp_path)
+    world.deliver(world.plan(changes(("insert", 1, "a"))))
+    files = [*table_of(world).path.rglob("*.parquet")]
+    assert files and {file.stat().st_ino for file in files} <= synced
 
 
 def test_deletes_and_later_changes(tmp_path: Path) -> None:
