@@ -31,7 +31,7 @@ def built(source: Path, site: Path, builder: str = "html") -> tuple[int, str]:
 
 
 def test_the_reference_has_every_name_that_an_author_imports(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    """`make test` reads all pages and resolves their links. `make test-all` also writes them, and so reads code blocks."""
+    """`make test` reads all pages and resolves their links. `make test-all` writes them too, with their code blocks."""
     status, output = built(PROJECT, tmp_path, "html" if pytestconfig.getoption("--all") else "dummy")
     assert status == 0, output
     read = pickle.loads((tmp_path / "doctrees" / "environment.pickle").read_bytes())
