@@ -188,6 +188,7 @@ class PlainRun:
         self._waited = 0.0
         self._stage = stage
         self._participants: Sequence[ParticipantPlan] = ()
+        self._noted: BaseException | None = None
         # Shared by all steps: `stage` need not watch leases again that `recover` has watched for its turn.
         self._watch = LeaseWatch()
 
@@ -200,14 +201,19 @@ class PlainRun:
             try:
                 return self._steps(store)
             except BaseException as error:
-                if isinstance(error, AirflowFtError):
-                    _for_scripts(error, self._spec)
-                # Before its first plan, nothing else in the log names the sinks.
-                note_failure(store, self._spec.pipeline, self._key, error, participants=self._participants)
+                self._note(store, error)
                 # It has ended: others need not wait for its lease.
                 with suppress(AirflowFtError, KeyError):
                     store.leave_turn(self._spec.pipeline, self._key)
                 raise
+
+    def _note(self, store: DecisionLog, error: BaseException) -> None:
+        if isinstance(error, AirflowFtError):
+            _for_scripts(error, self._spec)
+        again, self._noted = error is self._noted, error
+        # Before its first plan, nothing else in the log names the sinks.
+        participants = self._participants
+        note_failure(store, self._spec.pipeline, self._key, error, follows=again, participants=participants)
 
     def _steps(self, store: DecisionLog) -> dict[str, Any]:
         from airflow_ft.pipeline import steps as pipeline
@@ -222,6 +228,8 @@ class PlainRun:
             try:
                 self._again(store, step)
             except AirflowFtError as error:
+                if not failures:  # while the run has the turn, which `confirm` gives back
+                    self._note(store, error)
                 failures.append(error)
                 return False
             return True

@@ -35,11 +35,11 @@ class Shop:
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, f"sqlite:///{folder}/ft.db"
 
-    def deliver(self, rows: object, *tables: str) -> None:
+    def deliver(self, rows: object, *tables: str, position: int = 1) -> None:
         airflow_ft.deliver(
             rows,
             pipeline="orders",
-            position=1,
+            position=position,
             sinks={each: airflow_ft.SqliteSink(table=each, conn_id="shop", create=False) for each in tables},
             store=self.store,
             wal_root=str(self.folder / "wal"),
@@ -143,6 +143,19 @@ def test_sinks_of_a_failure_that_is_over_are_forgotten(shop: Shop) -> None:
         shop.deliver(ROWS, "orders")
         [planned] = declared_sinks(store, "orders").values()
         assert sorted(planned.sinks) == ["orders"]
+
+
+def test_a_failure_after_a_delivery_is_stored_with_its_sinks(shop: Shop) -> None:
+    shop.sql("CREATE TABLE orders (id INTEGER, what TEXT)")
+    shop.deliver(ROWS, "orders")
+    with raises(UnfitTargetError, "table_missing"):
+        shop.deliver(ROWS, "copies", position=2)
+    with closing(open_store(shop.store)) as store:
+        failure = store.overview("orders").failure
+        assert failure is not None and failure.code == "table_missing"
+        assert [event.kind for event in store.events("orders")].count("FAILED") == 1
+        [failed] = declared_sinks(store, "orders").values()
+    assert sorted(failed.sinks) == ["copies"]
 
 
 def test_a_script_is_shown_no_command_that_needs_a_dag(shop: Shop) -> None:
