@@ -196,7 +196,8 @@ _EXPLANATIONS: dict[_Explained, _Explanation] = {
     ),
     AbortReason.DECLINED: _Explanation(
         "A sink refused the rows or their schema.",
-        "The pipeline was rewound: the next run computes them again (AT_MOST_ONCE: they are lost).",
+        "The pipeline was rewound: the next run computes them again, or your program gives their position again"
+        " (AT_MOST_ONCE: they are lost).",
         "Correct what the message names.",
     ),
     AbortReason.SUPERSEDED: _Explanation(

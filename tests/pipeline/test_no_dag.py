@@ -14,6 +14,7 @@ import pytest
 
 import airflow_ft
 from airflow_ft.admin.commands.setup import setup
+from airflow_ft.clients.kafka.topics import missing_topic
 from airflow_ft.pipeline import steps
 from airflow_ft.pipeline.actions.examining import configured
 from airflow_ft.pipeline.connections import server_connections
@@ -21,8 +22,17 @@ from airflow_ft.pipeline.decision_log import participant_factory
 from airflow_ft.pipeline.doctor import examine
 from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.pipeline.run import PlainRun
+from airflow_ft.pipeline.script_errors import for_scripts
 from airflow_ft.protocol.adoption import declared_sinks
-from airflow_ft.protocol.errors import PROPOSED, AirflowFtError, ConfigurationError, UnfitTargetError, together
+from airflow_ft.protocol.errors import (
+    PROPOSED,
+    AirflowFtError,
+    ConfigurationError,
+    DeclinedError,
+    SinkAccessError,
+    UnfitTargetError,
+    together,
+)
 from airflow_ft.store import open_store
 from tests.raising import raises
 
@@ -76,6 +86,27 @@ def test_a_removed_sink_is_declared_or_its_position_given_again(shop: Shop, monk
     with raises(ConfigurationError, "sink_undeclared", sink="copies") as refused:
         shop.deliver(ROWS, "orders")
     assert refused.error is not None and "the next run" not in refused.error.remedy
+
+
+def test_an_error_quotes_paths_as_they_are() -> None:
+    path, remedy = "/data/in the job/x.parquet", "Cast it in the job."
+    one, other = (DeclinedError(f"file {path} is refused.", remedy=remedy) for _ in range(2))
+    topic = SinkAccessError("no column.", remedy="Have the job return one column 'key'.")
+    for error in together([one, other]), one, topic:
+        for_scripts(error, "orders", gives_rows=True)
+        assert error is topic or path in str(error)
+        assert "job" not in str(error).replace(path, "")
+
+
+def test_rows_without_columns_get_no_advice_that_needs_a_job(shop: Shop) -> None:
+    (shop.folder / "bad.parquet").write_text("no parquet")
+    with raises(UnfitTargetError, "table_missing") as refused:
+        shop.deliver(shop.folder / "bad.parquet", "orders")
+    assert refused.error is not None and refused.error.remedy.startswith("Create the table orders. ")
+    assert "dry_run" not in refused.error.remedy
+    topic = missing_topic("orders", "broker")
+    for_scripts(topic, "orders", gives_rows=True)
+    assert "`airflow ft setup orders --print`" in topic.remedy and "dry_run" not in topic.remedy
 
 
 @pytest.mark.parametrize("in_files", [False, True])
