@@ -19,7 +19,7 @@ from airflow_ft.pipeline import steps
 from airflow_ft.pipeline.actions.examining import configured
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
-from airflow_ft.pipeline.doctor import examine
+from airflow_ft.pipeline.doctor import examine, examine_sinks
 from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.pipeline.run import PlainRun
 from airflow_ft.pipeline.script_errors import for_scripts
@@ -33,6 +33,8 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
     together,
 )
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.sinks.proposals import of_missing
 from airflow_ft.store import open_store
 from tests.raising import raises
 
@@ -94,8 +96,8 @@ def test_an_error_quotes_paths_as_they_are() -> None:
     topic = SinkAccessError("no column.", remedy="Have the job return one column 'key'.")
     for error in together([one, other]), one, topic:
         for_scripts(error, "orders", gives_rows=True)
-        assert error is topic or path in str(error)
-        assert "job" not in str(error).replace(path, "")
+        text = str(error)
+        assert (error is topic or path in text) and "job" not in text.replace(path, "")
 
 
 def test_rows_without_columns_get_no_advice_that_needs_a_job(shop: Shop) -> None:
@@ -140,6 +142,22 @@ def test_several_tables_have_their_statements_in_one_error(shop: Shop) -> None:
         shop.deliver({"orders": ROWS, "copies": ROWS}, "orders", "copies")
     text = str(refused.error)
     assert text.count("\nCREATE TABLE") == 2 and "--tables" not in text
+
+
+def test_only_missing_tables_have_statements(shop: Shop) -> None:
+    shop.sql("CREATE TABLE there (id INTEGER, what TEXT)")
+    names = ["there", "gone", "lost"]
+    with raises(UnfitTargetError, "table_missing") as refused:
+        shop.deliver(dict.fromkeys(names, ROWS), *names)
+    text = str(refused.error)
+    statements = [line for line in text.splitlines() if line.startswith("CREATE TABLE IF NOT EXISTS")]
+    assert len(statements) == 2 and '"there"' not in "".join(statements)
+    sinks = {each: airflow_ft.SqliteSink(table=each, conn_id="shop", create=False) for each in names}
+    plans = plan_delivery(sinks).participants
+    with closing(open_store(shop.store)) as store:
+        opener = participant_factory(server_connections)
+        checks = examine_sinks("orders", plans, [], server_connections, opener, store)
+    assert of_missing(checks, plans, server_connections, dict.fromkeys(names, ROWS.schema)) == statements
 
 
 def test_a_refused_run_names_the_sinks_for_setup_and_doctor(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:

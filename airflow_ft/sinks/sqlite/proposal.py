@@ -16,4 +16,4 @@ def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[
     """A statement for each sink whose columns are known."""
     sinks = SqliteSink.all_of(plan)
     for name, schema in columns.items():
-        yield f"{table_of(sinks[name].table, schema)};"
+        yield f"{table_of(sinks[name].table, schema, 'IF NOT EXISTS ')};"
