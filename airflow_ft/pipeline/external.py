@@ -102,7 +102,8 @@ def _propose(
     """Put statements for missing tables into the error. `airflow ft setup` cannot: the rows come with this run."""
     from airflow_ft.sinks.proposals import proposed, shown_below
 
-    found = zip(error.fields.get("codes", [error.code]), error.fields.get("sinks", [error.sink]), strict=True)
+    several = {"codes", "sinks"} <= error.fields.keys()
+    found = zip(error.fields["codes"], error.fields["sinks"], strict=True) if several else [(error.code, error.sink)]
     lacking = [sink for code, sink in found if code == "table_missing"]
     if not lacking:
         return
