@@ -25,7 +25,8 @@ from airflow_ft.clients.buckets import resolve_with
 from airflow_ft.pipeline.dry_run_result import DryRun
 from airflow_ft.pipeline.output_mode import declared_mode, examine_mode
 from airflow_ft.pipeline.resolved import resolve
-from airflow_ft.pipeline.run import check_plain_values, command_of_script, ending_with_the_message, spec_of
+from airflow_ft.pipeline.run import check_plain_values, ending_with_the_message, spec_of
+from airflow_ft.pipeline.script_errors import command_of_script
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.protocol.backpressure import RETAINED_BATCHES, SPARE_BATCHES
 from airflow_ft.protocol.doctor import Check, Verdict

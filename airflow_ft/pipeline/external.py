@@ -102,12 +102,15 @@ def _propose(
     """Put statements for missing tables into the error. `airflow ft setup` cannot: the rows come with this run."""
     from airflow_ft.sinks.proposals import proposed, shown_below
 
-    if "table_missing" not in (error.code, *error.fields.get("codes", ())):
+    several = {"codes", "sinks"} <= error.fields.keys()
+    found = zip(error.fields["codes"], error.fields["sinks"], strict=True) if several else [(error.code, error.sink)]
+    lacking = [sink for code, sink in found if code == "table_missing"]
+    if not lacking:
         return
     asked = [plan for plan in pipeline.plan.participants if error.participant in ("", plan.name)]
     try:
         known = columns()
-        statements = [line for plan in asked for line in proposed(plan, connections, known, error.sink)]
+        statements = [line for plan in asked for line in proposed(plan, connections, known, lacking)]
     except Exception:  # the run's own error counts
         log.debug("no statement can be proposed:", exc_info=True)
         return

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 import time
 import uuid
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.resolved import delivery_context, resolve
 from airflow_ft.pipeline.retries import USUAL
+from airflow_ft.pipeline.script_errors import for_scripts
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_text, check_type, late_text
@@ -66,13 +66,6 @@ _NOT_RENDERED = (
     "from_savepoint",
 )
 _POLL_SECONDS = 1.0
-_NEEDS_JOB = re.compile(r"`(?:airflow ft dry-run \S+ --dag FILE|airflow ft setup \S+ --dag FILE --print --tables)`")
-_OF_A_JOB = (
-    ("the job's result", "the rows"),
-    ("in the job", "in your program"),
-    ("the next run computes them again", "then deliver that position again"),
-)
-_NAMES_DAG = re.compile(r"(airflow ft (?:doctor|setup) \S+) --dag FILE")
 
 log = logging.getLogger(__name__)
 
@@ -188,6 +181,7 @@ class PlainRun:
         self._waited = 0.0
         self._stage = stage
         self._participants: Sequence[ParticipantPlan] = ()
+        self._noted: BaseException | None = None
         # Shared by all steps: `stage` need not watch leases again that `recover` has watched for its turn.
         self._watch = LeaseWatch()
 
@@ -200,14 +194,19 @@ class PlainRun:
             try:
                 return self._steps(store)
             except BaseException as error:
-                if isinstance(error, AirflowFtError):
-                    _for_scripts(error, self._spec)
-                # Before its first plan, nothing else in the log names the sinks.
-                note_failure(store, self._spec.pipeline, self._key, error, participants=self._participants)
+                self._note(store, error)
                 # It has ended: others need not wait for its lease.
                 with suppress(AirflowFtError, KeyError):
                     store.leave_turn(self._spec.pipeline, self._key)
                 raise
+
+    def _note(self, store: DecisionLog, error: BaseException) -> None:
+        if isinstance(error, AirflowFtError):
+            for_scripts(error, self._spec.pipeline, gives_rows=self._spec.is_external)
+        again, self._noted = error is self._noted, error
+        # Before its first plan, nothing else in the log names the sinks.
+        participants = self._participants
+        note_failure(store, self._spec.pipeline, self._key, error, follows=again, participants=participants)
 
     def _steps(self, store: DecisionLog) -> dict[str, Any]:
         from airflow_ft.pipeline import steps as pipeline
@@ -222,6 +221,8 @@ class PlainRun:
             try:
                 self._again(store, step)
             except AirflowFtError as error:
+                if not failures:  # while the run has the turn, which `confirm` gives back
+                    self._note(store, error)
                 failures.append(error)
                 return False
             return True
@@ -328,21 +329,6 @@ class Abandoned:
         if seen != self._seen:
             self._seen, self._since = seen, self.monotonic()
         return self.monotonic() - self._since >= self.seconds
-
-
-def _for_scripts(error: AirflowFtError, spec: PipelineSpec) -> None:
-    """Let the error name what a script has: no DAG file and, for rows that it gives, no job."""
-    error.filled(spec.pipeline)
-    for old, new in _OF_A_JOB if spec.is_external else ():
-        error.what, error.remedy = error.what.replace(old, new), error.remedy.replace(old, new)
-    error.what, error.remedy = command_of_script(error.what), command_of_script(error.remedy)
-    error.filled(spec.pipeline)
-
-
-def command_of_script(text: str) -> str:
-    """Return the text with commands that need no DAG file. `dry_run` takes the arguments of `run`."""
-    text = _NEEDS_JOB.sub("`airflow_ft.dry_run(...)`", text)
-    return _NAMES_DAG.sub(r"\1", text)
 
 
 def new_run_id() -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.doctor import Check, Examination
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError
 from airflow_ft.protocol.participant import Expiring, Judging
 from airflow_ft.protocol.planning import may_be_heuristic
 from airflow_ft.protocol.preparing import last_proven
@@ -76,8 +76,21 @@ def _values(
     if sink is not None:
         with closing(sink):
             if isinstance(sink, Judging):
-                exam.attempt("rows", partial(sink.judge, pipeline, rows))
+                exam.attempt("rows", partial(_judge, sink, pipeline, rows))
     return exam.checks
+
+
+def _judge(sink: Judging, pipeline: str, rows: Sequence[SegmentReader]) -> None:
+    """Judge rows whose files are about to be deleted: the error names no file."""
+    from airflow_ft.sinks.refused import TO_SEE
+
+    try:
+        sink.judge(pipeline, rows)
+    except DeclinedError as error:
+        if path := error.fields.get("path"):
+            error.what = error.what.replace(path, "a computed file")
+        error.remedy = error.remedy.partition(TO_SEE)[0]
+        raise
 
 
 def _shared(

@@ -78,8 +78,6 @@ class Coordinator(Preparing):
             outdated = [
                 c for c in live_plans(checkpoints) if c.state is S.STAGED and c.plan and not delivery.matches(c.plan)
             ]
-            for each in outdated:  # before the abort, whose message promises a delivery into the sinks declared now
-                check_sinks_of_segments(self._pipeline, delivery, each.plan.segments if each.plan else ())
             if outdated:
                 self.abort(outdated[0].number, AbortReason.SUPERSEDED, "the sinks were changed.", AfterAbort.CARRIED)
                 self.carry_stranded()

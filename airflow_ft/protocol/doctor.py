@@ -32,7 +32,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One result: `subject` is the system ("connection shop"), `remedy` is "" if all is well. `code`: of an error."""
+    """One result: `subject` is the system ("connection shop"), `remedy` is "" if all is well.
+
+    `code`, `sink`: of an error.
+    """
 
     subject: str
     name: str
@@ -40,6 +43,7 @@ class Check:
     text: str
     remedy: str = ""
     code: str = ""
+    sink: str = ""
 
     @property
     def coded(self) -> str:
@@ -73,9 +77,9 @@ class Examination:
         """It works, but."""
         self.checks.append(Check(self.subject, name, Verdict.WARNING, text, remedy, code))
 
-    def problem(self, name: str, text: str, remedy: str, code: str = "") -> None:
+    def problem(self, name: str, text: str, remedy: str, code: str = "", sink: str = "") -> None:
         """It would fail."""
-        self.checks.append(Check(self.subject, name, Verdict.PROBLEM, text, remedy, code))
+        self.checks.append(Check(self.subject, name, Verdict.PROBLEM, text, remedy, code, sink))
 
     def failed(self, name: str, error: AirflowFtError) -> None:
         """One of our errors, with where it is as far as the subject does not say that."""
@@ -83,7 +87,7 @@ class Examination:
         where = "" if named else f"connection {error.participant!r}: "
         where += f"sink {error.sink}: " if error.sink else ""
         where += f"column {error.column}: " if error.column else ""
-        self.problem(name, f"{where}{error.what}", error.remedy, error.code)
+        self.problem(name, f"{where}{error.what}", error.remedy, error.code, error.sink)
 
     def attempt(self, name: str, step: Callable[[], T]) -> T | None:
         """The step's result; None when it raised one of our errors, which is then a PROBLEM under this name."""

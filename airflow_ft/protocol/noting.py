@@ -57,6 +57,7 @@ def note_failure(
     *,
     task_id: str = "",
     try_number: int = 0,
+    follows: bool = False,
     participants: Sequence[ParticipantPlan] = (),
 ) -> None:
     """Store why the run failed (`RunLog.record_failure`), or mark the error as unstored."""
@@ -66,7 +67,7 @@ def note_failure(
         return
     try:
         failure = failure_of(error, pipeline, task_id=task_id, try_number=try_number)
-        follows = isinstance(error, NotDeliveredError)
+        follows = follows or isinstance(error, NotDeliveredError)
         store.record_failure(pipeline, run, failure, follows=follows, participants=participants)
     except Exception as problem:
         mark_unstored(error)

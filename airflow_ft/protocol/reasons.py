@@ -196,13 +196,14 @@ _EXPLANATIONS: dict[_Explained, _Explanation] = {
     ),
     AbortReason.DECLINED: _Explanation(
         "A sink refused the rows or their schema.",
-        "The pipeline was rewound: the next run computes them again (AT_MOST_ONCE: they are lost).",
+        "The pipeline was rewound: the next run computes them again, or your program gives their position again"
+        " (AT_MOST_ONCE: they are lost).",
         "Correct what the message names.",
     ),
     AbortReason.SUPERSEDED: _Explanation(
         "The pipeline's sinks were changed before it was prepared, or another number took its rows.",
-        "The next number delivers them into the sinks that are declared now.",
-        "Do nothing.",
+        "A later number delivers them into the sinks that are declared then.",
+        "If you removed a sink, declare it again until its rows are delivered.",
     ),
     AbortReason.PREDECESSOR_ABORTED: _Explanation(
         "An earlier checkpoint was aborted, and later ones must follow it in order.",

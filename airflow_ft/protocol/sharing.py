@@ -53,6 +53,8 @@ class _Target:
     places: frozenset[str]
     written: tuple[str, str]  # participant, table or topic
     shared: bool
+    numbers: bool
+    """Whether it compares checkpoint numbers of its pipeline, so that it cannot be shared."""
 
     def is_that_of(self, other: _Target) -> bool:
         same = not self.places.isdisjoint(other.places) or self.written == other.written
@@ -122,8 +124,9 @@ def _targets(participant: ParticipantPlan, places: Locating) -> Iterator[_Target
         found = {}
     for sink, text in written.items():
         where = found.get(sink) or [f"{participant.name}\n{text}"]
-        shared = bool(participant.sinks[sink].get(SHARED))
-        yield _Target(sink, participant.kind, frozenset(where), (participant.name, text), shared)
+        given = participant.sinks[sink]
+        shared, numbers = bool(given.get(SHARED)), bool(given.get("version_column"))
+        yield _Target(sink, participant.kind, frozenset(where), (participant.name, text), shared, numbers)
 
 
 def _kin(store: QueryLog, pipeline: str) -> set[str]:
@@ -185,20 +188,22 @@ def _refused(pipeline: str, mine: Mapping[str, _Target], filling: Filling, *, st
     has = (
         f"has delivered into it, up to checkpoint {filling.number}" if filling.number else "is about to deliver into it"
     )
-    give_up = (
-        f"run `airflow ft retire {other}`, and set shared=True on this sink"
-        if filling.number
-        else f"run `airflow ft rewind {other}`, which discards its undelivered rows"
+    share = (
+        f" If both should write to it (not with strategy 'upsert'): set shared=True on the sinks of both, and let"
+        f" {other!r} run once. In one DAG, this sink is enough."
     )
+    give_up = f" If {other!r} was a trial: run `airflow ft retire {other}`, and set shared=True on this sink."
+    if any(target.numbers for target in mine.values()):
+        share, give_up = " Strategy 'upsert' allows no shared=True: it compares checkpoint numbers of one pipeline.", ""
+    if not filling.number:
+        give_up = f" If {other!r} was a trial: run `airflow ft rewind {other}`, which discards its undelivered rows."
     return UnfitTargetError(
         f"another pipeline writes to {places}: {other!r} {has}. Rows that both read would arrive twice.",
         code="target_shared",
         remedy=f"If you renamed {other!r} to {pipeline!r}: set the old name back. Or take a savepoint of {other!r},"
         f" then run `airflow ft savepoint restore PATH --pipeline {pipeline} --rename`. If {pipeline!r} is a copy that"
-        f" continues where {other!r} stopped: restore that savepoint without --rename. If both should write to it"
-        f" (not with strategy 'upsert'): set shared=True on the sinks of both, and let {other!r} run once. In one DAG,"
-        f" this sink is enough. If {other!r} was a trial: {give_up}. Otherwise use another target."
-        + (" The staged rows are kept." if staged else " Nothing was computed yet."),
+        f" continues where {other!r} stopped: restore that savepoint without --rename.{share}{give_up} Otherwise use"
+        " another target." + (" The staged rows are kept." if staged else " Nothing was computed yet."),
         sink=next(iter(mine)) if len(mine) == 1 else "",
         other=other,
         targets=sorted({target.written[1] for target in mine.values()}),

@@ -54,5 +54,5 @@ def examine(
         schemas = {name: reader.schema(name) for name in plan.sinks if name in reader.sinks()}
         judge = partial(part.schema_problems, plan, connection, schemas)
         for problem in exam.attempt("columns", judge) or ():
-            exam.problem("columns", text_of(problem), problem.remedy, problem.code)
+            exam.problem("columns", text_of(problem), problem.remedy, problem.code, problem.sink)
     return exam.checks

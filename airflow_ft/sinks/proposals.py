@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.errors import PROPOSED
@@ -25,14 +25,19 @@ def shown_below(text: str) -> str:
 
 
 def proposed(
-    plan: ParticipantPlan, connections: ConnectionResolver, columns: Mapping[str, pa.Schema], sink: str = ""
+    plan: ParticipantPlan,
+    connections: ConnectionResolver,
+    columns: Mapping[str, pa.Schema],
+    lacking: Collection[str] = ("",),
 ) -> list[str]:
-    """Return statements for the tables of a participant's sinks whose columns are known; `sink`: only of this one.
+    """Return statements for the tables of a participant's sinks whose columns are known.
+
+    `lacking`: only of these sinks; "" in it: of any.
 
     Systems without a part `proposal` have none.
     """
     of_kind = system(plan.kind)
-    known = {name: columns[name] for name in plan.sinks if name in columns and sink in ("", name)}
+    known = {name: columns[name] for name in plan.sinks if name in columns and not {"", name}.isdisjoint(lacking)}
     known = {name: schema for name, schema in known.items() if schema.names}
     module = of_kind.part("proposal") if known else None
     return [] if module is None else list(module.propose(plan, of_kind.connection(plan, connections), known))
@@ -44,7 +49,10 @@ def of_missing(
     connections: ConnectionResolver,
     columns: Mapping[str, pa.Schema],
 ) -> list[str]:
-    """Return statements for the participants of which a check has found that a table is missing."""
-    lacking = {check.subject for check in checks if check.code == "table_missing"}
-    plans = [plan for plan in participants if system(plan.kind).called(plan) in lacking]
-    return [line for plan in plans for line in proposed(plan, connections, columns)]
+    """Return statements for the sinks of which a check has found that the table is missing."""
+    missing = [(check.subject, check.sink) for check in checks if check.code == "table_missing"]
+    statements: list[str] = []
+    for plan in participants:
+        lacking = [sink for subject, sink in missing if subject == system(plan.kind).called(plan)]
+        statements += proposed(plan, connections, columns, lacking)
+    return statements

@@ -148,6 +148,10 @@ def path_of(segment: Segment, file: WalFile) -> str:
     return f"{segment.location if is_remote(segment.location) else local_path(segment.location)}/{file.path}"
 
 
+TO_SEE = " To see the row, run"
+"""How the last sentence of a remedy begins that has a command for the row's file."""
+
+
 def declined(sink: str, segment: Segment, file: WalFile, index: int, why: str, key: str = "") -> DeclinedError:
     """Return the error for the row of a file at this index (from 0). `key` describes the row's key."""
     path = path_of(segment, file)
@@ -156,7 +160,7 @@ def declined(sink: str, segment: Segment, file: WalFile, index: int, why: str, k
     remedy = "Correct or replace such values in the job."
     if not is_remote(segment.location):
         show = f"print(read_table({path!r}).slice({index}, 1).to_pylist())"
-        remedy += f' To see the row, run `python -c "from pyarrow.parquet import read_table; {show}"`.'
+        remedy += f'{TO_SEE} `python -c "from pyarrow.parquet import read_table; {show}"`.'
     return DeclinedError(what, code=code_of(why), remedy=remedy, sink=sink, path=path)
 
 

@@ -56,6 +56,12 @@ class FindingsConformance:
         world.deliver(world.plan())
         segments = [world.segment(number, table) for number, table in enumerate((*before, STRANGE), 2)]
         plan = world.plan_of(segments[-1].number, *segments)
+        sink, judged = world.participant(plan), ""
+        try:
+            if isinstance(sink, Judging):  # as a dry run does, before `prepare` may add the column
+                sink.judge(world.pipeline, [open_wal().open(each) for each in segments])
+        except Exception as error:  # a sink that refuses the column promises nothing
+            judged = repr(error)
         try:
             vote = world.prepare(plan)
         except (DeclinedError, UnfitTargetError) as error:
@@ -63,6 +69,7 @@ class FindingsConformance:
             world.shows(world.ids_of(1))
         else:  # it takes any column
             assert getattr(world.target.sink, "schema_evolution", True), "schema_evolution=False adds no column"
+            assert not judged, f"a dry run refuses what a run delivers: {judged}"
             world.commit(plan, vote)
             world.shows(sorted([1, *world.ids_of(1), *(id for table in before for id in table["id"].to_pylist())]))
 

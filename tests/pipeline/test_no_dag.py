@@ -14,15 +14,27 @@ import pytest
 
 import airflow_ft
 from airflow_ft.admin.commands.setup import setup
+from airflow_ft.clients.kafka.topics import missing_topic
 from airflow_ft.pipeline import steps
 from airflow_ft.pipeline.actions.examining import configured
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
-from airflow_ft.pipeline.doctor import examine
+from airflow_ft.pipeline.doctor import examine, examine_sinks
 from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.pipeline.run import PlainRun
+from airflow_ft.pipeline.script_errors import for_scripts
 from airflow_ft.protocol.adoption import declared_sinks
-from airflow_ft.protocol.errors import PROPOSED, AirflowFtError, ConfigurationError, UnfitTargetError, together
+from airflow_ft.protocol.errors import (
+    PROPOSED,
+    AirflowFtError,
+    ConfigurationError,
+    DeclinedError,
+    SinkAccessError,
+    UnfitTargetError,
+    together,
+)
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.sinks.proposals import of_missing
 from airflow_ft.store import open_store
 from tests.raising import raises
 
@@ -35,11 +47,11 @@ class Shop:
     def __init__(self, folder: Path) -> None:
         self.folder, self.store = folder, f"sqlite:///{folder}/ft.db"
 
-    def deliver(self, rows: object, *tables: str) -> None:
+    def deliver(self, rows: object, *tables: str, position: int = 1) -> None:
         airflow_ft.deliver(
             rows,
             pipeline="orders",
-            position=1,
+            position=position,
             sinks={each: airflow_ft.SqliteSink(table=each, conn_id="shop", create=False) for each in tables},
             store=self.store,
             wal_root=str(self.folder / "wal"),
@@ -78,6 +90,27 @@ def test_a_removed_sink_is_declared_or_its_position_given_again(shop: Shop, monk
     assert refused.error is not None and "the next run" not in refused.error.remedy
 
 
+def test_an_error_quotes_paths_as_they_are() -> None:
+    path, remedy = "/data/in the job/x.parquet", "Cast it in the job."
+    one, other = (DeclinedError(f"file {path} is refused.", remedy=remedy) for _ in range(2))
+    topic = SinkAccessError("no column.", remedy="Have the job return one column 'key'.")
+    for error in together([one, other]), one, topic:
+        for_scripts(error, "orders", gives_rows=True)
+        text = str(error)
+        assert (error is topic or path in text) and "job" not in text.replace(path, "")
+
+
+def test_rows_without_columns_get_no_advice_that_needs_a_job(shop: Shop) -> None:
+    (shop.folder / "bad.parquet").write_text("no parquet")
+    with raises(UnfitTargetError, "table_missing") as refused:
+        shop.deliver(shop.folder / "bad.parquet", "orders")
+    assert refused.error is not None and refused.error.remedy.startswith("Create the table orders. ")
+    assert "dry_run" not in refused.error.remedy
+    topic = missing_topic("orders", "broker")
+    for_scripts(topic, "orders", gives_rows=True)
+    assert "`airflow ft setup orders --print`" in topic.remedy and "dry_run" not in topic.remedy
+
+
 @pytest.mark.parametrize("in_files", [False, True])
 def test_the_error_has_the_statement_for_the_table(shop: Shop, in_files: bool) -> None:
     rows: Any = ROWS
@@ -109,6 +142,22 @@ def test_several_tables_have_their_statements_in_one_error(shop: Shop) -> None:
         shop.deliver({"orders": ROWS, "copies": ROWS}, "orders", "copies")
     text = str(refused.error)
     assert text.count("\nCREATE TABLE") == 2 and "--tables" not in text
+
+
+def test_only_missing_tables_have_statements(shop: Shop) -> None:
+    shop.sql("CREATE TABLE there (id INTEGER, what TEXT)")
+    names = ["there", "gone", "lost"]
+    with raises(UnfitTargetError, "table_missing") as refused:
+        shop.deliver(dict.fromkeys(names, ROWS), *names)
+    text = str(refused.error)
+    statements = [line for line in text.splitlines() if line.startswith("CREATE TABLE IF NOT EXISTS")]
+    assert len(statements) == 2 and '"there"' not in "".join(statements)
+    sinks = {each: airflow_ft.SqliteSink(table=each, conn_id="shop", create=False) for each in names}
+    plans = plan_delivery(sinks).participants
+    with closing(open_store(shop.store)) as store:
+        opener = participant_factory(server_connections)
+        checks = examine_sinks("orders", plans, [], server_connections, opener, store)
+    assert of_missing(checks, plans, server_connections, dict.fromkeys(names, ROWS.schema)) == statements
 
 
 def test_a_refused_run_names_the_sinks_for_setup_and_doctor(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,6 +192,19 @@ def test_sinks_of_a_failure_that_is_over_are_forgotten(shop: Shop) -> None:
         shop.deliver(ROWS, "orders")
         [planned] = declared_sinks(store, "orders").values()
         assert sorted(planned.sinks) == ["orders"]
+
+
+def test_a_failure_after_a_delivery_is_stored_with_its_sinks(shop: Shop) -> None:
+    shop.sql("CREATE TABLE orders (id INTEGER, what TEXT)")
+    shop.deliver(ROWS, "orders")
+    with raises(UnfitTargetError, "table_missing"):
+        shop.deliver(ROWS, "copies", position=2)
+    with closing(open_store(shop.store)) as store:
+        failure = store.overview("orders").failure
+        assert failure is not None and failure.code == "table_missing"
+        assert [event.kind for event in store.events("orders")].count("FAILED") == 1
+        [failed] = declared_sinks(store, "orders").values()
+    assert sorted(failed.sinks) == ["copies"]
 
 
 def test_a_script_is_shown_no_command_that_needs_a_dag(shop: Shop) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
+
 from airflow_ft.pipeline import sink_doctor
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.protocol.steps import commit_step, prepare_step
+from airflow_ft.wal import open_wal
 from tests.protocol.systems import Systems
 from tests.protocol.world import PIPELINE, World
+from tests.sinks.delta.world import world_of
 
 
 def memory_of(world: World, name: str) -> Sequence[Check]:
@@ -18,6 +22,19 @@ def memory_of(world: World, name: str) -> Sequence[Check]:
     assert plan is not None
     opener = Systems(world.systems)
     return sink_doctor._memory(name, PIPELINE, plan.participant(name), opener, world.store)  # type: ignore[arg-type]
+
+
+def test_a_refused_row_of_a_dry_run_names_no_file(tmp_path: Path) -> None:
+    """The files are deleted before a person reads the result."""
+    world = world_of(tmp_path, partition_by=["day"])
+    days = pa.array([0, 14_600_000], pa.date32())
+    world.deliver(world.plan(pa.table({"id": [1, 2], "day": days.take([0, 0])})))
+    plan = world.plan(pa.table({"id": [1, 2], "day": days}))
+    rows = [open_wal().open(each) for each in plan.segments]
+    [participant] = plan.participants
+    [check] = sink_doctor._values("sink rows", world.pipeline, participant, lambda _: world.participant(plan), rows)
+    assert check.code == "row_refused" and "row 2" in check.text and "'day'" in check.text
+    assert ".parquet" not in check.text + check.remedy and check.remedy
 
 
 def test_a_decided_checkpoint_that_waits_is_not_lost(tmp_path: Path) -> None:

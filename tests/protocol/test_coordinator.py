@@ -264,14 +264,18 @@ def test_changed_sinks_supersede_a_plan_that_is_not_prepared(world: World) -> No
     assert world.systems["db"].rows == world.systems["log"].rows == numbers
 
 
-def test_a_removed_sink_with_staged_rows_supersedes_nothing(world: World) -> None:
+def test_a_removed_sink_frees_the_locks_of_its_plan(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(tmp_path, systems={"db": System(Promise.TWO_PHASE), "log": System(Promise.TWO_PHASE)})
     numbers = world.stage(1)
     prepare_step(world.context(), world.delivery, world.config, "db")
+    assert world.systems["db"].prepared
     without = world.deliver_into({"rows": "db"})
     for epoch in (2, 3):
         with raises(ConfigurationError, "sink_undeclared", checkpoint=numbers[0], sink="copies"):
             prepare_step(world.context(epoch), without, world.config, "db")
-        assert state(world, numbers[0]) is CheckpointState.STAGED
+    assert not world.systems["db"].prepared
+    [superseded] = [line for line in caplog.messages if "(SUPERSEDED)" in line]
+    assert "declare it again" in superseded and "Do nothing" not in superseded
     world.steps(world.context(4))
     world.check_exactly_once(numbers)
 

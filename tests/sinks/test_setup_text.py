@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft import CassandraSink, HBaseSink, KafkaSink, KafkaSource, PostgresSink, RedisSink
+from airflow_ft import CassandraSink, HBaseSink, KafkaSink, KafkaSource, PostgresSink, RedisSink, SqliteSink
 from airflow_ft.clients.kafka.grants import create_topic
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.planning import plan_delivery
@@ -19,6 +19,7 @@ from airflow_ft.sinks.hbase import setup as hbase
 from airflow_ft.sinks.kafka import setup as kafka
 from airflow_ft.sinks.postgres import setup as postgres
 from airflow_ft.sinks.redis import setup as redis
+from airflow_ft.sinks.sqlite import proposal as sqlite
 from airflow_ft.sources import setup as sources
 
 
@@ -61,6 +62,17 @@ def test_a_proposal_of_cassandra_guesses_a_key() -> None:
         'PRIMARY KEY ("id")',
         ");",
     ]
+
+
+def test_a_proposal_of_sqlite_leaves_out_what_it_refuses() -> None:
+    [plan] = plan_delivery({"rows": SqliteSink(table="orders")}).participants
+    kinds = {"id": pa.int64(), "tags": pa.list_(pa.string()), "took": pa.duration("s")}
+    word = pa.dictionary(pa.int32(), pa.string())
+    columns = {"rows": pa.schema([*kinds.items(), ("word", word)])}
+    [text] = sqlite.propose(plan, ConnectionInfo("shop", "sqlite"), columns)
+    *comments, statement = text.splitlines()
+    assert [line.partition(":")[0] for line in comments] == ["-- tags", "-- took"]
+    assert statement == 'CREATE TABLE IF NOT EXISTS "orders" ("id" INTEGER, "word" TEXT);'
 
 
 def test_a_table_ends_no_do_block() -> None:

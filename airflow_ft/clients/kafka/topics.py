@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, ResourceType
 
 from airflow_ft.clients.kafka.client import KafkaClients
-from airflow_ft.protocol.errors import PROPOSED, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.protocol.numbers import count_text
 
 AGAIN_SECONDS = 1.0
@@ -187,7 +187,7 @@ def missing_topic(name: str, conn_id: str, partitions: int | None = None) -> Sin
         f"topic {name!r} does not exist, or this user may not see it.",
         code="topic_missing",
         remedy=f"Create it: kafka-topics.sh --bootstrap-server <broker:9092> --create --topic {name}"
-        f" --partitions {number}. {PROPOSED}",
+        f" --partitions {number}. `airflow ft setup PIPELINE --dag FILE --print` prints this for all topics.",
         participant=conn_id,
         topic=name,
     )

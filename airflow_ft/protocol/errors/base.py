@@ -132,7 +132,8 @@ class TerminalError(AirflowFtError):
 def together(problems: Sequence[AirflowFtError], what: str = "problems") -> AirflowFtError:
     """Return one error for all of `problems`: a single one itself, otherwise a list of the type of the first terminal.
 
-    `what` names in the plural what there are several of. `fields["codes"]` has the codes of all.
+    `what` names in the plural what there are several of. `fields["codes"]` has the codes of all, and
+    `fields["sinks"]` the sinks.
     """
     first = next((problem for problem in problems if isinstance(problem, TerminalError)), problems[0])
     if len(problems) == 1:
@@ -145,6 +146,6 @@ def together(problems: Sequence[AirflowFtError], what: str = "problems") -> Airf
         code=codes[0] if len(set(codes)) == 1 else "several_problems",
         remedy="Correct all of them.",
         codes=codes,
+        sinks=(sinks := [problem.sink for problem in problems]),
     )
-    sinks = {problem.sink for problem in problems}
-    return error.located(sink=sinks.pop()) if len(sinks) == 1 else error
+    return error.located(sink=sinks[0]) if len(set(sinks)) == 1 else error

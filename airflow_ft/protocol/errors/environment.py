@@ -39,7 +39,7 @@ class SinkAccessError(TransientError):
 
 
 PROPOSED = "`airflow ft setup PIPELINE --dag FILE --print --tables` proposes it."
-"""The remedy for a missing table or topic; `AirflowFtError.filled` puts the real names in."""
+"""The remedy for a missing table; `AirflowFtError.filled` puts the real names in."""
 
 
 class UnfitTargetError(SinkAccessError):

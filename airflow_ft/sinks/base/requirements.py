@@ -72,7 +72,7 @@ class Requirement:
         for text, remedy in found.warnings:
             exam.warn(name, text, remedy)
         for problem in found.problems:
-            exam.problem(name, text_of(problem), problem.remedy, problem.code)
+            exam.problem(name, text_of(problem), problem.remedy, problem.code, problem.sink)
         return not found.problems
 
 

@@ -31,6 +31,7 @@ from airflow_ft.sinks.base.document import DocumentLedger, DocumentParticipant, 
 from airflow_ft.sinks.base.memory import AS_IT_IS
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.base.table_checks import TableChecks, Version, lacks_table
+from airflow_ft.sinks.base.table_columns import lacking
 from airflow_ft.sinks.refused import Refused
 
 if TYPE_CHECKING:
@@ -175,17 +176,16 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         if plan.commit_point != self.name:
             with self._translated_errors(plan):
-                self._try_out(plan.pipeline, fence.rank, readers)
+                if (there := self._newest()) is not None:
+                    self._staged(there, self._group(plan.pipeline), fence.rank).try_out(readers)
         return {}
 
     def judge(self, pipeline: str, readers: Sequence[SegmentReader]) -> None:
-        """See `airflow_ft.protocol.participant.Judging`. Before the table is made, no row is judged."""
+        """See `airflow_ft.protocol.participant.Judging`. Judges no rows with columns that `prepare` is to add."""
         with self._translated_errors():
-            self._try_out(pipeline, (0, 0), readers)
-
-    def _try_out(self, pipeline: str, rank: tuple[int, int], readers: Sequence[SegmentReader]) -> None:
-        if (there := self._newest()) is not None:
-            self._staged(there, self._group(pipeline), rank).try_out(readers)
+            there = self._newest()
+            if there is not None and not any(lacking(each, there.columns or ()) for each in self._schemas(readers)):
+                self._staged(there, self._group(pipeline), (0, 0)).try_out(readers)
 
     def _insert(
         self, db: tuple[V, S, str], plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None

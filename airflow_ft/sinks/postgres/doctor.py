@@ -167,7 +167,7 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
     for reader in judged:
         problems = list(schema_problems_of(session, sink, reader.schema(name), name))
         for problem in problems:
-            exam.problem(f"rows for {table.name}", text_of(problem), problem.remedy, problem.code)
+            exam.problem(f"rows for {table.name}", text_of(problem), problem.remedy, problem.code, problem.sink)
         if not problems:
             exam.ok(f"rows for {table.name}", f"the columns of checkpoint {reader.segment.number} fit")
     if not judged:

@@ -129,10 +129,10 @@ def create_table(db: sqlite3.Connection, table: str, schema: pa.Schema, sink: st
         ) from error
 
 
-def table_of(table: str, schema: pa.Schema) -> str:
-    """The statement that makes one."""
+def table_of(table: str, schema: pa.Schema, unless: str = "") -> str:
+    """The statement that makes one. `unless`: an IF NOT EXISTS."""
     columns = ", ".join(f"{quoted(field.name)} {kind_of(field.type) or TEXT}" for field in schema)
-    return f"CREATE TABLE {quoted(table)} ({columns})"
+    return f"CREATE TABLE {unless}{quoted(table)} ({columns})"
 
 
 def schema_problems(

@@ -188,6 +188,16 @@ def test_columns_are_added_where_that_was_asked_for(tmp_path: Path) -> None:
     assert found[0]["at"].microsecond == 7 and found[0]["x"] == [1] and found[1]["x"] is None and len(found) == 81
 
 
+def test_a_dry_run_judges_no_columns_that_are_to_be_added(tmp_path: Path) -> None:
+    evolving, began = world_of(tmp_path / "evolving", schema_evolution=True), world_of(tmp_path / "began")
+    evolving.deliver(evolving.plan())
+    began.deliver(began.plan(pa.table({})))
+    more = pa.table({"id": [1], "text": ["a"], "at": pa.array([7], pa.timestamp("us"))})
+    for world, plan in (evolving, evolving.plan(more)), (began, began.plan()):
+        participant_of(world, plan).judge(world.pipeline, [open_wal().open(each) for each in plan.segments])
+        world.deliver(plan)
+
+
 def test_required_parts_of_rows_may_be_null_in_the_table(tmp_path: Path) -> None:
     world = world_of(tmp_path, schema_evolution=True)
     within = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
