@@ -194,6 +194,9 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
         UnfitTargetError: a node is too old; or, unless `unsafe`, one may forget what it has acknowledged.
         SinkAccessError: there is no such keyspace.
     """
+    durable = {keyspace: _durable(session, keyspace) for keyspace in dict.fromkeys(keyspaces)}
+    if missing := [keyspace for keyspace, found in durable.items() if found is None]:
+        raise _no_keyspace(missing, server)
     wrong: dict[str, str] = {}
     versions: set[str] = set()
     _connect_to_all(session)
@@ -204,9 +207,6 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
         versions |= {version} - {""}
         if host.is_up is not False and (found := _commitlog_sync(session, host)) not in _SAFE_SYNC:
             wrong["commitlog_sync"] = found
-    durable = {keyspace: _durable(session, keyspace) for keyspace in dict.fromkeys(keyspaces)}
-    if missing := [keyspace for keyspace, found in durable.items() if found is None]:
-        raise _no_keyspace(missing, server)
     wrong |= {f"durable_writes of {keyspace}": "false" for keyspace, found in durable.items() if not found}
     if wrong and not unsafe:
         remedy = (

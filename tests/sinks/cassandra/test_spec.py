@@ -80,6 +80,19 @@ def test_a_misspelled_tls_option_is_refused() -> None:
     assert caught.error and "ca_cert." in caught.error.what and "ca_certs" in caught.error.remedy
 
 
+def test_a_missing_keyspace_is_reported_before_an_old_node() -> None:
+    """Tables in a missing keyspace are not checked, so the check of the nodes has to report it."""
+    session: Any = SimpleNamespace(
+        execute=lambda *_, **__: SimpleNamespace(one=lambda: None),
+        cluster=SimpleNamespace(
+            metadata=SimpleNamespace(all_hosts=lambda: [SimpleNamespace(release_version="3.11", address="old")]),
+            profile_manager=SimpleNamespace(profiles=["all nodes"]),
+        ),
+    )
+    with raises(SinkAccessError, "database_missing", keyspaces=["nowhere"]):
+        server.check_nodes(session, "ring", ["nowhere"], unsafe=False)
+
+
 def test_ciphers_and_the_name_in_the_certificate_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     used: dict[str, Any] = {}
 
