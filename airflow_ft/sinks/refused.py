@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -159,8 +161,9 @@ def declined(sink: str, segment: Segment, file: WalFile, index: int, why: str, k
     what = f"the target refuses row {index + 1} of {path}{which}: {why}."
     remedy = "Correct or replace such values in the job."
     if not is_remote(segment.location):
-        show = f"print(read_table({path!r}).slice({index}, 1).to_pylist())"
-        remedy += f'{TO_SEE} `python -c "from pyarrow.parquet import read_table; {show}"`.'
+        show = f"print(read_table({json.dumps(path, ensure_ascii=False)}).slice({index}, 1).to_pylist())"
+        command = shlex.quote(f"from pyarrow.parquet import read_table; {show}")
+        remedy += f"{TO_SEE} `python -c {command}`."
     return DeclinedError(what, code=code_of(why), remedy=remedy, sink=sink, path=path)
 
 

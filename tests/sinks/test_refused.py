@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_ft.protocol.model import Segment
@@ -24,8 +28,21 @@ def test_a_refused_row_is_found_by_a_whole_path(location: str, path: str) -> Non
     [(index, why)] = null_keys(rows, ["id"]).items()
     error = declined("rows", segment, file, index, why)
     assert (error.code, error.fields["path"]) == ("null_refused", path) and f"row 2 of {path}" in error.what
-    assert ("read_table('/wal/a %/1-1/1/rows/a%20.parquet').slice(1, 1)" in error.remedy) == path.startswith("/")
+    assert ('read_table("/wal/a %/1-1/1/rows/a%20.parquet").slice(1, 1)' in error.remedy) == path.startswith("/")
     assert declined("rows", segment, file, index, "it is too long").code == "row_refused"
+
+
+@pytest.mark.disk
+@pytest.mark.parametrize("folder", ["wal", "o'brien", "a$HOME `x`", 'b "c" \\d'])
+def test_the_command_that_shows_a_row_can_be_pasted(tmp_path: Path, folder: str) -> None:
+    rows = pa.table({"id": [1, 2]})
+    (tmp_path / folder).mkdir()
+    pq.write_table(rows, tmp_path / folder / "a.parquet")
+    segment = Segment(1, "", (tmp_path / folder).as_uri(), {"rows": 2}, 1)
+    remedy = declined("rows", segment, WalFile("a.parquet", 2, 1, ""), 1, "no").remedy
+    command = remedy.partition("run `")[2].removesuffix("`.").replace("python", sys.executable, 1)
+    shown = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (shown.stdout, shown.stderr) == ("[{'id': 2}]\n", "")
 
 
 def test_a_refused_row_is_named_by_the_rest_of_its_key() -> None:

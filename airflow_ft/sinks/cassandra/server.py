@@ -39,7 +39,7 @@ _OLDEST = (4, 0)
 _SAFE_SYNC = ("batch", "group")
 _SAFE = {"commitlog_sync": " to batch or group on all nodes", "durable_writes": " to true"}
 _UNKNOWN = "unknown"
-_TLS_READ = ("ca_certs", "certfile", "keyfile", "check_hostname")
+_TLS_READ = ("ca_certs", "certfile", "keyfile", "check_hostname", "ciphers", "server_hostname")
 _TLS_NAMES = (*_TLS_READ, "ssl_version", "cert_reqs")
 """Airflow's provider reads the last two. Here the certificate is always verified, with TLS 1.2 or newer."""
 ERRORS = (DriverException, ErrorMessage, NoHostAvailable, QueryExhausted, ConnectionException, ConnectionBusy)
@@ -88,9 +88,11 @@ def _tls(connection: ConnectionInfo) -> ssl.SSLContext | None:
         context.check_hostname = bool(given.get("check_hostname", True))
         if given.get("certfile"):
             context.load_cert_chain(given["certfile"], given.get("keyfile"))
+        if given.get("ciphers"):
+            context.set_ciphers(given["ciphers"])
     except (OSError, AttributeError, TypeError) as error:
         what = f"the connection has ssl_options that cannot be used: {error}."
-        remedy = "Name PEM files in ca_certs, certfile and keyfile."
+        remedy = "Name PEM files in ca_certs, certfile and keyfile, and OpenSSL's names in ciphers."
         raise invalid(connection, what, remedy, "ssl_options") from None
     return context
 
@@ -126,12 +128,15 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
         seconds,
     )
     login = PlainTextAuthProvider(connection.login, connection.password) if connection.login else None
+    context = _tls(connection)
+    name = connection.extra["ssl_options"].get("server_hostname") if context is not None else None
     with translated(connection, **where):
         cluster = Cluster(
             hosts(connection),
             connection.port or PORT,
             auth_provider=login,
-            ssl_context=_tls(connection),
+            ssl_context=context,
+            ssl_options={"server_hostname": name} if name else None,
             protocol_version=ProtocolVersion.V5,  # of 4.0 and newer; the driver would try others first
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             connect_timeout=min(seconds, _CONNECT_SECONDS),
@@ -189,6 +194,9 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
         UnfitTargetError: a node is too old; or, unless `unsafe`, one may forget what it has acknowledged.
         SinkAccessError: there is no such keyspace.
     """
+    durable = {keyspace: _durable(session, keyspace) for keyspace in dict.fromkeys(keyspaces)}
+    if missing := [keyspace for keyspace, found in durable.items() if found is None]:
+        raise _no_keyspace(missing, server)
     wrong: dict[str, str] = {}
     versions: set[str] = set()
     _connect_to_all(session)
@@ -199,9 +207,6 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
         versions |= {version} - {""}
         if host.is_up is not False and (found := _commitlog_sync(session, host)) not in _SAFE_SYNC:
             wrong["commitlog_sync"] = found
-    durable = {keyspace: _durable(session, keyspace) for keyspace in dict.fromkeys(keyspaces)}
-    if missing := [keyspace for keyspace, found in durable.items() if found is None]:
-        raise _no_keyspace(missing, server)
     wrong |= {f"durable_writes of {keyspace}": "false" for keyspace, found in durable.items() if not found}
     if wrong and not unsafe:
         remedy = (

@@ -28,7 +28,8 @@ _AT_ONCE = 200
 """Partitions in one answer."""
 _NO_FOLDER = re.compile(
     r"(\S.*) is not a directory or unable to create one|Unable to create database path (.*), failed to create"
-    r"|Failed to create external path (.*) for database|(?:ParentNotDirectory|FileAlreadyExists)Exception .*: (\S+)"
+    r"|Failed to create external path (.*) for database"
+    r"|(?:ParentNotDirectory|FileAlreadyExists)Exception (?:(/.*) \(is not a directory\)|.*: (\S.*))"
 )
 """What a metastore says of a folder of a table, a partition or a schema."""
 
@@ -142,11 +143,14 @@ class Connected(CatalogTable):
 
 def lacking_folder(error: Exception) -> str:
     """Return the folder that the metastore cannot create; "": the error is another one."""
-    found = _NO_FOLDER.search(_words(error))
+    found = _NO_FOLDER.search(_line(error))
     return next(filter(None, found.groups())).removeprefix("file:") if found else ""
 
 
 def _words(error: Exception) -> str:
     """Return what the server says, in one line."""
-    text = str(getattr(error, "message", None) or error).strip()
-    return text.partition("\n")[0].rstrip(".")[:_LONGEST] or type(error).__name__
+    return _line(error)[:_LONGEST] or type(error).__name__
+
+
+def _line(error: Exception) -> str:
+    return str(getattr(error, "message", None) or error).strip().partition("\n")[0].rstrip(".")

@@ -33,6 +33,7 @@ class HiveParticipant(TableParticipant[Version, Rows]):
         return Version.made(self.place, schema, self.sink.partition_by, self.sink.format or FORMATS[0])
 
     def _staged(self, version: Version, group: str, rank: tuple[int, int]) -> Rows:
+        version.require_folder()
         return Rows(version, self.sink_name, self.sink.file_bytes, group, rank)
 
     def _commit_onto(self, version: Version, group: str, ledger: Ledger, staged: Rows, says: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
+from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.arrow import scalar
 from airflow_ft.sinks.base.places import room
@@ -66,10 +66,8 @@ class Checks(CatalogChecks[Version]):
             filesystem(root).seen_folder(root)
             return ""
         folder = local_path(root)
-        if version is not None and not folder.exists():  # the metastore has made it, so readers see another disk
-            what = f"{folder}, the folder of {place}, does not exist on this machine."
-            remedy = f"Mount the disk of {folder} where tasks run. If the folder was deleted, create it."
-            raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(folder))
+        if version is not None:
+            version.require_folder()
         return f", {room(folder / (OURS if version is not None else '')):,} bytes free"
 
     def shown(self, place: Connected, version: Version) -> str:

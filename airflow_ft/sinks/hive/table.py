@@ -17,7 +17,7 @@ from thriftpy2.thrift import TException
 
 from airflow_ft.clients.buckets import is_bucket
 from airflow_ft.clients.s3 import SCHEME
-from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.table_columns import Column, unsupported
 from airflow_ft.sinks.files.partitions import NULL, escaped
@@ -27,8 +27,8 @@ from airflow_ft.sinks.hive.memory import Ledger, newest, packed, unpacked, value
 from airflow_ft.sinks.hive.metastore import Connected, lacking_folder
 from airflow_ft.sinks.hive.spec import KEY
 from airflow_ft.sinks.hive.thrift import API
-from airflow_ft.wal.filesystem import FileSystem, filesystem
-from airflow_ft.wal.local import LocalFileSystem
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_remote
+from airflow_ft.wal.local import LocalFileSystem, local_path
 
 OURS = "_airflow_ft"
 """The folder in the table's own that holds all files of deliveries. Readers and MSCK REPAIR pass such names."""
@@ -122,6 +122,13 @@ class Version:
     def uri(self, *names: str) -> str:
         """Return the URI of a folder of ours."""
         return self.files.uri(self.root, OURS, *names)
+
+    def require_folder(self) -> None:
+        """Raise SinkAccessError if a local folder is missing: the metastore made it, so readers see another disk."""
+        if not is_remote(self.root) and not (folder := local_path(self.root)).exists():
+            what = f"{folder}, the folder of {self.place}, does not exist on this machine."
+            remedy = f"Mount the disk of {folder} where tasks run. If the folder was deleted, create it."
+            raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(folder))
 
     def oddities(self) -> Iterator[UnfitTargetError]:
         """Yield what keeps rows from being added here."""

@@ -26,7 +26,7 @@ from pyiceberg.exceptions import (
     RESTError,
     UnauthorizedError,
 )
-from pyiceberg.io import PY_IO_IMPL, SCHEMA_TO_FILE_IO
+from pyiceberg.io import load_file_io
 from pyiceberg.table import Table
 
 from airflow_ft.clients.foreign_connections import invalid
@@ -57,10 +57,13 @@ _NO_DATABASE = re.compile(r'database ".*" does not exist|unable to open database
 """What PostgreSQL and SQLite say."""
 _LOCKED = "database is locked"
 """What SQLite says."""
+_CONNECTING = ("s3", "s3a", "s3n", "hdfs", "viewfs")
+"""Schemes whose clients ask a server when they are made, which may take long."""
 _UNKNOWN = "the table has a place that pyiceberg does not know"
 _UNSET = {
     "No default path is set": "the table has no place: neither the connection nor the namespace names one",
     "Unrecognized filesystem type": _UNKNOWN,
+    "No registered filesystem for scheme": _UNKNOWN,
 }
 """What pyiceberg says of a table that it has no place for."""
 
@@ -132,16 +135,16 @@ class Connected(CatalogTable):
         return self.catalog._resolve_table_location(None, Catalog.namespace_to_string(tuple(namespace)), name)
 
     def require_clients(self, locations: Iterable[str], given: Mapping[str, str]) -> None:
-        """Raise SinkAccessError for a location of which pyiceberg knows no client; `given` are its properties."""
+        """Let pyiceberg raise its error if it has no client for a location; `given` are its properties."""
         for location in locations:
-            scheme = urlsplit(location).scheme
-            if scheme and scheme not in SCHEMA_TO_FILE_IO and PY_IO_IMPL not in given:
-                raise self._no_place(_UNKNOWN, location)
+            if urlsplit(location).scheme not in _CONNECTING:
+                load_file_io(dict(given), location).new_output(location)
 
     def _no_place(self, what: str, words: str) -> AirflowFtError:
-        return invalid(
-            self.connection, f"{what}: {words}.", "Correct warehouse in the extra of the connection.", "warehouse"
-        )
+        remedy = "Correct warehouse in the extra of the connection."
+        if not self.connection.extra.get("warehouse"):
+            remedy = "Set warehouse in the extra of the connection, or correct the location of the namespace or table."
+        return invalid(self.connection, f"{what}: {words}.", remedy, "warehouse")
 
     def close(self) -> None:
         catalog, self._catalog = self._catalog, None

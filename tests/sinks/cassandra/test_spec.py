@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from cassandra.cluster import NoHostAvailable
 
 from airflow_ft import CassandraSink
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -18,7 +19,7 @@ from airflow_ft.protocol.model import Former, Plan, Segment
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
-from airflow_ft.sinks.cassandra import lineage
+from airflow_ft.sinks.cassandra import lineage, server
 from airflow_ft.sinks.cassandra import table as tables
 from airflow_ft.sinks.cassandra.participant import CassandraParticipant, given
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
@@ -77,6 +78,36 @@ def test_a_misspelled_tls_option_is_refused() -> None:
     with raises(SinkAccessError, "connection_invalid", fields=["ssl_options"]) as caught, opened(connection):
         pass
     assert caught.error and "ca_cert." in caught.error.what and "ca_certs" in caught.error.remedy
+
+
+def test_a_missing_keyspace_is_reported_before_an_old_node() -> None:
+    """Tables in a missing keyspace are not checked, so the check of the nodes has to report it."""
+    session: Any = SimpleNamespace(
+        execute=lambda *_, **__: SimpleNamespace(one=lambda: None),
+        cluster=SimpleNamespace(
+            metadata=SimpleNamespace(all_hosts=lambda: [SimpleNamespace(release_version="3.11", address="old")]),
+            profile_manager=SimpleNamespace(profiles=["all nodes"]),
+        ),
+    )
+    with raises(SinkAccessError, "database_missing", keyspaces=["nowhere"]):
+        server.check_nodes(session, "ring", ["nowhere"], unsafe=False)
+
+
+def test_ciphers_and_the_name_in_the_certificate_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: dict[str, Any] = {}
+
+    def cluster(*_: Any, **settings: Any) -> None:
+        used.update(settings)
+        raise NoHostAvailable("no node answers", {})
+
+    monkeypatch.setattr(server, "Cluster", cluster)
+    options = {"ciphers": "ECDHE-RSA-AES256-GCM-SHA384", "server_hostname": "ring.example.com"}
+    connection = ConnectionInfo("ring", "cassandra", schema="s", extra={"ssl_options": options})
+    with raises(SinkUnavailableError, "server_unreachable"), opened(connection):
+        pass
+    assert used["ssl_options"] == {"server_hostname": "ring.example.com"}
+    chosen = [each["name"] for each in used["ssl_context"].get_ciphers() if each["protocol"] == "TLSv1.2"]
+    assert chosen == [options["ciphers"]]
 
 
 def test_a_table_has_one_lineage_name_and_a_place_on_each_node() -> None:

@@ -30,7 +30,7 @@ from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.hbase import wire
 from airflow_ft.sinks.hbase.participant import HBaseParticipant, Seen, deleted_before, mutations, parts
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
-from airflow_ft.sinks.hbase.server import _API, HBaseError, Mutation, translated
+from airflow_ft.sinks.hbase.server import _API, HBaseError, Mutation, failure, translated
 from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
 from airflow_ft.sinks.hbase.wire import BINARY, COMPACT, Wire
 from tests.raising import raises
@@ -320,8 +320,25 @@ Caused by: org.apache.hadoop.hbase.NotServingRegionException: hbase:meta,,1 is n
 \tat org.apache.hadoop.hbase.regionserver.HRegionServer.getRegion"""
     with raises(SinkUnavailableError, "sink_unavailable") as caught, translated(ConnectionInfo("hbase", "hbase")):
         raise HBaseError(message=trace.encode())
-    assert caught.error and "hbase:meta,,1 is not online on 127.0.0.1." in caught.error.what
+    reason = "attempts=4: org.apache.hadoop.hbase.NotServingRegionException: hbase:meta."
+    assert caught.error and reason in caught.error.what
     assert "is_enabled" not in caught.error.remedy
+
+
+@pytest.mark.parametrize("key", ["alice@example.com", "a, b: c", "x" * 300])
+@pytest.mark.parametrize("tries", ["{}", "Failed after attempts=4, exceptions:\n{0}\nCaused by: {0}"])
+def test_the_key_at_which_a_region_begins_is_not_quoted(key: str, tries: str) -> None:
+    region = f"shop:users,{key},1600000000000.0123456789abcdef0123456789abcdef."
+    trace = tries.format(f"org.apache.hadoop.hbase.NotServingRegionException: {region} is not online on rs1,16020,17")
+    found = failure(HBaseError(message=trace.encode()), "h:9090")
+    assert "NotServingRegionException: shop:users" in found.what
+    assert key not in f"{found} {vars(found)}"
+
+
+def test_a_row_that_timed_out_is_not_quoted() -> None:
+    cause = "java.net.SocketTimeoutException: callTimeout=60000, duration=60001: row 'alice' on table 'shop:users'"
+    found = failure(HBaseError(message=f"Failed, exceptions:\nx\nCaused by: {cause}".encode()), "h:9090")
+    assert "java.net.SocketTimeoutException." in found.what and "alice" not in f"{found} {vars(found)}"
 
 
 def test_a_table_that_may_be_disabled_is_named() -> None:
@@ -329,3 +346,8 @@ def test_a_table_that_may_be_disabled_is_named() -> None:
     with raises(SinkUnavailableError, "sink_unavailable") as caught, translated(connection, "shop:orders"):
         raise HBaseError(message=b"Failed 40 actions: NotServingRegionException: 40 times")
     assert caught.error and "is_enabled 'shop:orders'" in caught.error.remedy
+
+
+def test_a_namespace_that_a_cause_names_is_named() -> None:
+    trace = b"Failed, exceptions:\nx\nCaused by: org.apache.hadoop.hbase.NamespaceNotFoundException: nowhere\n\tat x"
+    assert failure(HBaseError(message=trace), "h:9090").fields["namespace"] == "nowhere"

@@ -228,11 +228,13 @@ PLACE = Connected(ConnectionInfo("metastore", "hive_metastore", host="h"), ("sho
         "Got exception: org.apache.hadoop.fs.ParentNotDirectoryException Parent path is not a directory: file:/data/a",
         "Got exception: org.apache.hadoop.fs.FileAlreadyExistsException Destination exists and is not a directory:"
         " /data/a",
+        "Got exception: org.apache.hadoop.fs.ParentNotDirectoryException /data/a (is not a directory)",
     ],
 )
-def test_a_folder_that_the_metastore_cannot_create_is_no_outage(words: str) -> None:
-    with raises(SinkAccessError, "folder_unusable", path="/data/a"), PLACE.translated_errors():
-        raise API.MetaException(message=words)
+@pytest.mark.parametrize("path", ["/data/a", "/data/my lake", f"/data/{'a' * 300}"])
+def test_a_folder_that_the_metastore_cannot_create_is_no_outage(words: str, path: str) -> None:
+    with raises(SinkAccessError, "folder_unusable", path=path), PLACE.translated_errors():
+        raise API.MetaException(message=words.replace("/data/a", path))
 
 
 def test_another_failure_of_the_metastore_is_an_outage() -> None:

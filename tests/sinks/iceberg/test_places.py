@@ -113,8 +113,29 @@ def test_a_catalog_without_a_place_for_tables_is_noticed(
     tmp_path: Path, extra: dict[str, Any], code: str, exists: bool
 ) -> None:
     connection = with_table(tmp_path / "there") if exists else in_file(tmp_path)
-    [(found, _)] = problems(replace(connection, extra={**connection.extra, **extra}), NEW)
+    given = replace(connection, extra={**connection.extra, **extra})
+    [(found, _)] = problems(given, NEW)
     assert found == code
+    if code == "connection_invalid":
+        [error] = lacks(required("p", plan_delivery({"rows": IcebergSink(table=NEW)}).participants[0], given))
+        assert error.remedy.startswith("Correct warehouse" if extra["warehouse"] else "Set warehouse")
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "codes"),
+    [
+        ("gcs://bucket/lake", []),
+        ("abfss://lake@account.dfs.core.windows.net/lake", ["package_missing"]),
+        ("wasb://lake@account.blob.core.windows.net/lake", ["connection_invalid"]),
+    ],
+)
+def test_pyiceberg_says_which_places_it_reaches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warehouse: str, codes: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "adlfs", None)
+    connection = in_file(tmp_path)
+    given = replace(connection, extra={**connection.extra, "warehouse": warehouse})
+    assert [code for code, _ in problems(given, NEW)] == codes
 
 
 def test_a_misspelled_table_is_named_before_its_place(tmp_path: Path) -> None:

@@ -307,7 +307,15 @@ def test_an_unusable_folder_is_noticed_early(server: Hive, tmp_path: Path) -> No
         with raises(SinkAccessError, "folder_unusable"):
             world.deliver(world.plan())
         shutil.rmtree(schema)
-        assert found() == [("folder_unusable", str(schema / "orders"))]
+        plan = world.plan()
+        steps: list[Callable[[], Any]] = [
+            lambda: world.prepare(plan), lambda: world.commit(plan, None), lambda: world.abort(plan)
+        ]  # fmt: skip
+        for step in steps:
+            assert found() == [("folder_unusable", str(schema / "orders"))]
+            with raises(SinkAccessError, "folder_unusable"):
+                step()
+            assert not schema.exists()
 
 
 @pytest.mark.release
