@@ -203,10 +203,12 @@ class PlainRun:
     def _note(self, store: DecisionLog, error: BaseException) -> None:
         if isinstance(error, AirflowFtError):
             for_scripts(error, self._spec.pipeline, gives_rows=self._spec.is_external)
-        again, self._noted = error is self._noted, error
+        if error is self._noted and not getattr(error, "unstored", False):
+            return
+        follows, self._noted = self._noted is not None, error
         # Before its first plan, nothing else in the log names the sinks.
         participants = self._participants
-        note_failure(store, self._spec.pipeline, self._key, error, follows=again, participants=participants)
+        note_failure(store, self._spec.pipeline, self._key, error, follows=follows, participants=participants)
 
     def _steps(self, store: DecisionLog) -> dict[str, Any]:
         from airflow_ft.pipeline import steps as pipeline

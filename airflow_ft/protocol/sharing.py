@@ -189,8 +189,8 @@ def _refused(pipeline: str, mine: Mapping[str, _Target], filling: Filling, *, st
         f"has delivered into it, up to checkpoint {filling.number}" if filling.number else "is about to deliver into it"
     )
     share = (
-        f" If both should write to it (not with strategy 'upsert'): set shared=True on the sinks of both, and let"
-        f" {other!r} run once. In one DAG, this sink is enough."
+        " If both should write to it (SQL databases: not with strategy 'upsert'): set shared=True on the sinks of"
+        f" both, and let {other!r} run once. In one DAG, this sink is enough."
     )
     give_up = f" If {other!r} was a trial: run `airflow ft retire {other}`, and set shared=True on this sink."
     if any(target.numbers for target in mine.values()):

@@ -127,7 +127,7 @@ def test_all_that_all_sinks_lack_is_one_error(world: RealWorld, postgres_databas
         r"connection 'shop', sink 'orders': .*no_orders(.|\n)*setup \w+ --dag FILE --print",
         "connection 'wrong': .*Access denied",
         "connection 'away': .*Can't connect",
-        r"connection 'cluster', sink 'copies': .*'no-such-topic'(.|\n)*--print --tables",
+        r"connection 'cluster', sink 'copies': .*'no-such-topic'(.|\n)*setup \w+ --dag FILE --print",
         r"connection 'stock', sink 'stock': .*no_stock(.|\n)*--print --tables",
         r"connection 'local', sink 'own': .*no_table(.|\n)*--print --tables",
         r"sink 'files': ",

@@ -207,6 +207,19 @@ def test_a_failure_after_a_delivery_is_stored_with_its_sinks(shop: Shop) -> None
     assert sorted(failed.sinks) == ["copies"]
 
 
+def test_an_interrupt_does_not_hide_the_failure_before_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("airflow_ft.pipeline.steps.confirm", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        shop.deliver(ROWS, "copies")
+    with closing(open_store(shop.store)) as store:
+        failure = store.overview("orders").failure
+        assert failure is not None and failure.code == "table_missing"
+        assert [event.kind for event in store.events("orders")].count("FAILED") == 1
+
+
 def test_a_script_is_shown_no_command_that_needs_a_dag(shop: Shop) -> None:
     def stage(*_: object) -> None:
         lacking = UnfitTargetError("there is no table a.", remedy=f"Create it. {PROPOSED}")

@@ -71,7 +71,7 @@ def test_a_proposal_of_sqlite_leaves_out_what_it_refuses() -> None:
     columns = {"rows": pa.schema([*kinds.items(), ("word", word)])}
     [text] = sqlite.propose(plan, ConnectionInfo("shop", "sqlite"), columns)
     *comments, statement = text.splitlines()
-    assert [line.partition(":")[0] for line in comments] == ["-- tags", "-- took"]
+    assert [line.partition(":")[0] for line in comments] == ["-- 'tags'", "-- 'took'"]
     assert statement == 'CREATE TABLE IF NOT EXISTS "orders" ("id" INTEGER, "word" TEXT);'
 
 

@@ -38,9 +38,7 @@ def create_table(table: str, sink: SqlSink, columns: pa.Schema, dialect: Dialect
         kind = columns.field(name).type
         in_key = dialect.fold(name) in map(dialect.fold, sink.key_columns)
         if not (column := dialect.type_of(kind, in_key)):
-            comments.append(
-                f"-- {name}: no column takes {kind}. Write CAST({name} AS STRING) or to_json({name}) in the job."
-            )
+            comments.append(f"-- {name!r}: no column takes {kind}. Write to_json or CAST(... AS STRING) in the job.")
             continue
         lines.append(f"{dialect.quoted(name)} {column}{' NOT NULL' if in_key else ''}")
     if sink.version_column:

@@ -38,8 +38,10 @@ _TRIES = ", exceptions:"
 """How the first line of an error ends whose tries are listed below."""
 _CAUSE = re.compile(r"^Caused by: ([\w.$]+(?:: [\w.:-]+(?=$|,.*,\d))?)", re.MULTILINE)
 """The cause's class, and a table or namespace that its message begins with. The rest of it may quote a row key."""
-_REGION = re.compile(r"([\w.:-]+),.*,\d{10,}\.\w+\.?")
+_REGION = re.compile(r"([\w.:-]+),.*,\d{10,}(?:_\w+)?\.\w+\.?")
 """A region's name: the table, the row key at which the region begins, and more."""
+_ROW = re.compile(r"[,:]? *(?:\w*Key(?:\(\))?=|(?:for )?row(?=[=:]| ')).*")
+"""The rest of a line that quotes a row key."""
 _DELETES = "hbase.hstore.time.to.purge.deletes"
 _DELETES_MILLISECONDS = 86_400_000
 """HBase compares it with a delete's timestamp, given out before the rows: a checkpoint and its retries are shorter."""
@@ -160,11 +162,12 @@ def failure(error: BaseException, server: str, table: str = "") -> AirflowFtErro
     words = trace.strip().partition("\n")[0].rstrip(".")
     if words.endswith(_TRIES) and (cause := _CAUSE.search(trace)):
         words = f"{words.removesuffix(_TRIES)}: {cause[1]}".rstrip(".")
-    words = _REGION.sub(r"\1", words)[:_LONGEST] or type(error).__name__
+    words = _ROW.sub("", _REGION.sub(r"\1", words))[:_LONGEST] or type(error).__name__
     if "AccessDeniedException" in trace:
         return ServerFault.PRIVILEGE.error(f"HBase at {server}", words, server=server)
     if "NamespaceNotFoundException" in trace:
-        name = words.rpartition(" ")[2]
+        found = re.search(r"NamespaceNotFoundException: (\w+)\s*$", trace, re.MULTILINE)
+        name = found[1] if found else words.rpartition(" ")[2]
         return SinkAccessError(
             f"HBase at {server} has no namespace {name}.",
             code="database_missing",

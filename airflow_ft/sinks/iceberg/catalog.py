@@ -160,7 +160,7 @@ class Connected(CatalogTable):
         if isinstance(error, ForbiddenError):
             remedy = "Grant the connection's user to load, create and commit the table."
             return ServerFault.PRIVILEGE.error(f"the catalog of {place}", words, remedy, table=place)
-        if isinstance(error, NotInstalledError | ModuleNotFoundError):
+        if isinstance(error, NotInstalledError | ImportError):
             return SinkAccessError(
                 f"{place} needs a package that is not installed: {words}.",
                 code="package_missing",

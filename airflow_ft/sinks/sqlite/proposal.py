@@ -19,7 +19,7 @@ def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[
     for name, schema in columns.items():
         plain = [field.with_type(decoded_type(field.type)) for field in schema]
         lines = [
-            f"-- {field.name}: no column takes {field.type}. Write to_json({field.name}) in the job."
+            f"-- {field.name!r}: no column takes {field.type}. Write to_json or CAST(... AS STRING) in the job."
             for field in plain
             if not kind_of(field.type)
         ]

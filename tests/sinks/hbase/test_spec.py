@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
@@ -333,6 +334,22 @@ def test_the_key_at_which_a_region_begins_is_not_quoted(key: str, tries: str) ->
     found = failure(HBaseError(message=trace.encode()), "h:9090")
     assert "NotServingRegionException: shop:users" in found.what
     assert key not in f"{found} {vars(found)}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "SocketTimeoutException: callTimeout=60000, callDuration=68: row 'alice' on table 'shop:users' at null",
+        "RetriesExhaustedException: cannot locate row 'shop:users,alice",
+        "WrongRegionException: HRegion users, startKey='alice', getEndKey()='bob', row='carl'",
+        "IOException: Timed out waiting for lock for row: alice",
+        "NotServingRegionException: users,alice,1600000000000_0001.0123456789abcdef0123456789abcdef. is not online",
+    ],
+)
+def test_no_row_key_of_a_first_line_is_quoted(line: str) -> None:
+    found = failure(HBaseError(message=f"{line}\n\tat x".encode()), "h:9090")
+    assert line.partition(":")[0] in found.what
+    assert not re.search("alice|bob|carl", f"{found} {vars(found)}")
 
 
 def test_a_row_that_timed_out_is_not_quoted() -> None:
