@@ -163,8 +163,8 @@ def only_sink(plan: ParticipantPlan, place: str) -> tuple[str, Mapping[str, Any]
     return found
 
 
-def room(folder: Path) -> int:
-    """Bytes that are free; SinkAccessError when it cannot be written, or made."""
+def room(folder: Path, *, for_all: bool = False) -> int:
+    """Bytes that are free; SinkAccessError when it cannot be written, or made. `for_all`: other users write there."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         what = f"{there} is not a folder."
@@ -173,6 +173,8 @@ def room(folder: Path) -> int:
     if not os.access(there, os.W_OK | os.X_OK):
         what = f"the user who runs this task cannot write the folder {there}."
         remedy = f"Run `chown USER {there}` with the user who runs tasks."
+        if for_all:
+            remedy = f"Run `chgrp GROUP {there} && chmod g+w {there}` with a group of all users who write there."
         raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(there))
     if there != folder:
         _require_writable(there, folder)

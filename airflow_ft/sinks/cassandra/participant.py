@@ -32,9 +32,11 @@ from cassandra.query import PreparedStatement, SimpleStatement
 
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Plan
+from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant, stamps_lost
+from airflow_ft.sinks.cassandra.privileges import lacking
 from airflow_ft.sinks.cassandra.requests import Requests
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
 from airflow_ft.sinks.cassandra.server import (
@@ -181,6 +183,12 @@ class CassandraParticipant(KeyedParticipant[Changes]):
 
     def _problems(self, sink: str, schema: pa.Schema) -> Iterator[AirflowFtError]:
         return schema_problems(self.sinks[sink], self._table(sink), schema, sink)
+
+    def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
+        for name, table in self._tables.items():  # those that get rows
+            for _, error in lacking(self._session, self.connection, table, ["MODIFY"]):
+                raise error.located(sink=name)
+        return super()._vote(plan, fence, readers)
 
     def _unfit(self, sink: str, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> Mapping[int, str]:
         return unfit(self.sinks[sink], self._table(sink), rows, deletes)

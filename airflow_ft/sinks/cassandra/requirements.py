@@ -14,6 +14,7 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.failures import shown
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.cassandra import table as tables
+from airflow_ft.sinks.cassandra.privileges import lacking
 from airflow_ft.sinks.cassandra.server import (
     address,
     check_nodes,
@@ -27,7 +28,7 @@ from airflow_ft.sinks.cassandra.spec import DOCUMENTS, CassandraSink
 
 
 def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
-    """Yield what must be there before `prepare`: nodes that forget nothing, and the tables.
+    """Yield what must be there before `prepare`: nodes that forget nothing, the tables, and permissions on them.
 
     Raises:
         SinkUnavailableError, SinkAccessError: the cluster cannot be asked now.
@@ -35,10 +36,12 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     asking, own = translated(connection, participant=plan.name), keyspace_of(connection)
     with opened(connection, ASK_SECONDS, participant=plan.name) as session:
         yield Requirement("server", asking(partial(_server, session, plan, connection)))
+        yield Requirement("ledger", asking(partial(_ledger, session, connection)))
         for name, sink in CassandraSink.all_of(plan).items():
             keyspace, table = sink.place(own)
             if keyspace_exists(session, keyspace):  # else the server's requirement has said so
-                yield Requirement(f"table {sink.table}", asking(partial(_table, session, keyspace, table)), name)
+                look = partial(_table, session, connection, keyspace, table)
+                yield Requirement(f"table {sink.table}", asking(look), name)
 
 
 def _server(session: Session, plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
@@ -51,10 +54,25 @@ def _server(session: Session, plan: ParticipantPlan, connection: ConnectionInfo)
     return Finding(text + ledger)
 
 
-def _table(session: Session, keyspace: str, name: str) -> Finding:
+def _ledger(session: Session, connection: ConnectionInfo) -> Finding:
+    """Try the permissions on the sink's own table; the server's requirement says whether it is there."""
+    own = keyspace_of(connection)
+    if not documents_exist(session, own):
+        return Finding()
+    ledger = tables.read_table(session, own, DOCUMENTS)
+    return Finding(problems=[error for _, error in lacking(session, connection, ledger)])
+
+
+def _table(session: Session, connection: ConnectionInfo, keyspace: str, name: str) -> Finding:
     table = tables.read_table(session, keyspace, name)
-    text = f"exists, with the primary key {', '.join(table.key)}"
-    return Finding(text, warnings=list(tables.warnings(table)))
+    text, warnings = f"exists, with the primary key {', '.join(table.key)}", list(tables.warnings(table))
+    problems = []
+    for permission, error in lacking(session, connection, table):
+        if permission == "MODIFY":
+            problems.append(error)
+        else:  # deliveries read no rows
+            warnings.append((f"`airflow ft verify` cannot read it: {error.what}", error.remedy))
+    return Finding(text, problems, warnings)
 
 
 def schema_problems(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.cassandra.privileges import PERMISSIONS, grant
 from airflow_ft.sinks.cassandra.server import (
     create_documents,
     documents_exist,
@@ -21,7 +22,6 @@ from airflow_ft.sinks.cassandra.spec import DOCUMENTS, CassandraSink
 def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Iterator[str]:
     """CQL that lets the connection's user deliver and verify. Asks nothing of the server."""
     own = keyspace_of(connection)
-    role = quoted(connection.login or "<role>")
     yield f"-- Connection {plan.name}: run this with cqlsh, as a role that may create tables and grant permissions."
     tables = {(own, DOCUMENTS), *(sink.place(own) for sink in CassandraSink.all_of(plan).values())}
     yield "-- Replicas as the cluster has nodes: 3 for each datacenter, but 1 if there is a single node."
@@ -29,9 +29,9 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
         yield f"{keyspace_sql(keyspace)};"
     yield f"{documents_sql(own)};"
     for keyspace, name in sorted(tables):
-        for permission in ("SELECT", "MODIFY"):
-            yield f"GRANT {permission} ON TABLE {quoted(keyspace)}.{quoted(name)} TO {role};"
-    yield f"GRANT SELECT ON TABLE system_views.settings TO {role};"
+        for permission in PERMISSIONS:
+            yield f"{grant(permission, f'{quoted(keyspace)}.{quoted(name)}', connection.login)};"
+    yield f"{grant('SELECT', 'system_views.settings', connection.login)};"
     yield "-- In cassandra.yaml of each node: commitlog_sync: batch (or group)"
 
 

@@ -68,7 +68,8 @@ class Checks(CatalogChecks[Version]):
         folder = local_path(root)
         if version is not None:
             version.require_folder()
-        return f", {room(folder / (OURS if version is not None else '')):,} bytes free"
+        free = room(folder / (OURS if version is not None else ""), for_all=True)  # the metastore has its own user
+        return f", {free:,} bytes free"
 
     def shown(self, place: Connected, version: Version) -> str:
         return f"{place} at {version.root}, {count_text(len(version.columns), 'column')}"

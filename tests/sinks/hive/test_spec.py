@@ -19,6 +19,7 @@ from airflow_ft.sinks.hive.columns import arrow_of, fields_of, schema_problems, 
 from airflow_ft.sinks.hive.formats import batches, refused
 from airflow_ft.sinks.hive.memory import is_memory, newest, packed, unpacked, value_of_memory, value_of_rows
 from airflow_ft.sinks.hive.metastore import Connected
+from airflow_ft.sinks.hive.requirements import CHECKS
 from airflow_ft.sinks.hive.rows import Rows
 from airflow_ft.sinks.hive.table import Version, path_of
 from airflow_ft.sinks.hive.thrift import API
@@ -245,3 +246,12 @@ def test_another_failure_of_the_metastore_is_an_outage() -> None:
 def test_files_that_may_not_be_written_are_told() -> None:
     with raises(SinkAccessError, "folder_unusable", path="/data/a"), PLACE.translated_errors():
         raise PermissionError(13, "Permission denied", "/data/a")
+
+
+def test_a_folder_for_several_users_is_given_to_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a chown the metastore, and so other clients, could create no table there."""
+    monkeypatch.setattr("os.access", lambda *of: False)
+    version = mock.Mock(root=str(tmp_path))
+    with raises(SinkAccessError, "folder_unusable", path=str(tmp_path)) as caught:
+        CHECKS.room(HiveSink(table=TABLE), PLACE, version)
+    assert caught.error and "chmod g+w" in caught.error.remedy and "chown" not in caught.error.remedy

@@ -192,6 +192,47 @@ def test_the_printed_statements_suffice(world: World) -> None:
         target.db.execute("DROP ROLE loader")
 
 
+def test_a_missing_permission_is_found_before_the_decision(world: World) -> None:
+    """MODIFY is needed, SELECT only by `verify`. Permissions on the keyspace count."""
+    target: Any = world.target
+    world.deliver(world.plan())  # creates the sink's own table
+    target.db.execute(f"CREATE TABLE IF NOT EXISTS {KEYSPACE}.two (a text, id int, c int, PRIMARY KEY ((a, id), c))")
+    target.db.execute("CREATE ROLE IF NOT EXISTS picker WITH PASSWORD = 'only-F0r-tests' AND LOGIN = true")
+    target.connection = replace(target.connection, login="picker", password="only-F0r-tests")
+    try:
+        for each in ("system_views.settings", f"{KEYSPACE}.airflow_ft"):
+            target.db.execute(f"GRANT SELECT ON TABLE {each} TO picker")
+        for name, permission in (("orders", "SELECT"), ("two", "SELECT"), ("airflow_ft", "MODIFY")):
+            target.db.execute(f"GRANT {permission} ON TABLE {KEYSPACE}.{name} TO picker")
+        wait_for(lambda: len(lacking(world)) == 1, 30, "the node notices the granted permissions")
+        [problem] = lacking(world)
+        assert (problem.code, problem.fields["table"]) == ("privilege_missing", f"{KEYSPACE}.orders")
+        with raises(SinkAccessError, "privilege_missing"):
+            world.prepare(world.plan())
+        orders, target.sink = target.sink, CassandraSink(table="two", conn_id="ring")
+        assert [each.code for each in lacking(world)] == ["privilege_missing"]
+        target.sink = orders
+        target.db.execute(problem.remedy.split("`")[1])
+        target.db.execute(f"REVOKE SELECT ON TABLE {KEYSPACE}.orders FROM picker")
+        wait_for(lambda: not lacking(world), 30, "the node notices the granted permission")
+        wait_for(lambda: "WARNING" in _verdicts(world), 30, "the node notices the revoked permission")
+        assert "PROBLEM" not in _verdicts(world)
+        world.deliver(world.plan())
+        target.db.execute(f"REVOKE MODIFY ON TABLE {KEYSPACE}.airflow_ft FROM picker")
+        wait_for(lambda: bool(lacking(world)), 30, "the node notices the revoked permission")
+        assert [each.fields["table"] for each in lacking(world)] == [f"{KEYSPACE}.airflow_ft"]
+        target.db.execute(f"GRANT MODIFY ON KEYSPACE {KEYSPACE} TO picker")
+        wait_for(lambda: not lacking(world), 30, "the node notices the granted permission")
+    finally:
+        target.db.execute("DROP ROLE picker")
+
+
+def _verdicts(world: World) -> list[str]:
+    plan = world.plan()
+    found = doctor.examine(plan.pipeline, plan.participants[0], world.target.connection, [])
+    return [each.verdict.name for each in found]
+
+
 def _is_refused(connection: ConnectionInfo) -> bool:
     try:
         with opened(connection) as session:

@@ -1,0 +1,47 @@
+"""Permissions of the connection's role on a table. They are tried by statements that name no key, so they do nothing.
+
+A node checks the permission before it looks for keys. This needs no right to list permissions. It is right for roles,
+for superusers, and for nodes that allow everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cassandra import InvalidRequest, Unauthorized
+from cassandra.cluster import Session
+from cassandra.protocol import SyntaxException
+
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.sinks.base.failures import ServerFault
+from airflow_ft.sinks.cassandra.server import address
+from airflow_ft.sinks.cassandra.table import Table, quoted
+
+PERMISSIONS = ("SELECT", "MODIFY")
+
+
+def grant(permission: str, table: str, login: str | None) -> str:
+    """Return the statement that grants a permission on a table, which is named as in a statement."""
+    return f"GRANT {permission} ON TABLE {table} TO {quoted(login or '<role>')}"
+
+
+def lacking(
+    session: Session, connection: ConnectionInfo, table: Table, permissions: Iterable[str] = PERMISSIONS
+) -> Iterator[tuple[str, AirflowFtError]]:
+    """Yield each permission that a node refuses, with the error. Where the server does not say, yield nothing."""
+    nothing = " AND ".join(f"{quoted(column)} IN ()" for column in table.partition)
+    doing = {"SELECT": f"SELECT {quoted(table.key[0])}", "MODIFY": "DELETE"}
+    for permission in permissions:
+        try:
+            session.execute(f"{doing[permission]} FROM {table.cql} WHERE {nothing}")
+        except Unauthorized as error:
+            server = address(connection)
+            remedy = f"Run `{grant(permission, table.cql, connection.login)};`."
+            place = f"{table.keyspace}.{table.name}"
+            found = ServerFault.PRIVILEGE.error(
+                f"Cassandra at {server}", f"{error}".rstrip("."), remedy, server=server, table=place
+            )
+            yield permission, found
+        except (InvalidRequest, SyntaxException):  # a server that knows no empty IN; the delivery finds out
+            continue
