@@ -143,6 +143,10 @@ def test_several_tables_have_their_statements_in_one_error(shop: Shop) -> None:
         shop.deliver({"orders": ROWS, "copies": ROWS}, "orders", "copies")
     text = str(refused.error)
     assert text.count("\nCREATE TABLE") == 2 and "--tables" not in text
+    lines = text.splitlines()
+    for sink in ("orders", "copies"):
+        assert f'"{sink}"' in lines[lines.index(f"-- sink {sink}:") + 1]
+    assert lines[0].endswith(" [table_missing]") and not any(line.endswith("[table_missing]") for line in lines[-5:])
 
 
 def test_only_missing_tables_have_statements(shop: Shop) -> None:
