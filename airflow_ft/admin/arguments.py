@@ -58,9 +58,8 @@ DAG = _arg(
     "--dag",
     default=None,
     metavar="FILE",
-    help="DAG file: needed for a pipeline that has never run; otherwise adds its sources",
+    help="DAG file: needed for a dry run, and for a pipeline that has never run; otherwise adds its sources",
 )
-OF_DAG = _arg("--dag", required=True, metavar="FILE", help="DAG file that declares the pipeline")
 SAMPLES = _arg("--samples", type=_from(0), default=5, metavar="N", help="rows of each sink to show (default: 5)")
 EVERYTHING = _arg("--all", action="store_true", help="read all new rows (default: the next checkpoint only)")
 NUMBERS = _arg(

@@ -61,7 +61,7 @@ def _looking() -> tuple[ActionCommand, ...]:
             "doctor",
             "Compute what the next run would deliver and check it against the sinks; deliver nothing",
             arg.PIPELINE,
-            arg.OF_DAG,
+            arg.DAG,
             arg.SAMPLES,
             arg.EVERYTHING,
             ARG_OUTPUT,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.pipeline.output_mode import declared_mode, examine_mode
+from airflow_ft.pipeline.script_errors import command_of_script, is_script
 from airflow_ft.pipeline.sink_doctor import examine_sink
 from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.protocol.adoption import declared_sinks
@@ -54,7 +55,7 @@ class Patient:
     why. `job` names the module of a job; "": it has none, or only a run knows it. `output_mode` is that of a job of
     the DAG file; "": unknown. `store` is the DAG's decision log; None: the configured one. `computes`: it has a job of
     Spark; None: the decision log knows that, and its settings. `dag_file` is for remedies; "": unknown.
-    `structure` are checks of the DAG itself.
+    `structure` are checks of the DAG itself. `of_script`: a script runs the pipeline, so no DAG file declares it.
     """
 
     pipeline: str
@@ -71,6 +72,7 @@ class Patient:
     computes: bool | None = None
     dag_file: str = ""
     structure: Sequence[Check] = ()
+    of_script: bool = False
 
     @classmethod
     def of(
@@ -126,6 +128,8 @@ def examine(
             needed, newest = _rows(store, patient.pipeline, wal)
             if patient.computes is None:
                 patient = _as_last_run(patient, store)
+            with suppress(KeyError):  # it never ran
+                patient = replace(patient, of_script=not patient.dag_file and is_script(store, patient.pipeline))
         except AirflowFtError as error:
             unread = Examination("decision log")
             unread.failed("examination", error)
@@ -144,7 +148,8 @@ def examine(
     checks += _together(tasks)
     if store is not None:
         store.close()
-    return [replace(each, remedy=filled(each.remedy, patient.pipeline, patient.dag_file)) for each in checks]
+    checks = [replace(each, remedy=filled(each.remedy, patient.pipeline, patient.dag_file)) for each in checks]
+    return [replace(each, remedy=command_of_script(each.remedy)) for each in checks] if patient.of_script else checks
 
 
 def module_of(job: object) -> str:
@@ -285,7 +290,8 @@ def _job(patient: Patient, participants: Iterable[ParticipantPlan] = ()) -> list
     exam, module = Examination("job"), patient.job.partition(":")[0]
     if patient.computes:
         command = filled("`airflow ft dry-run`", patient.pipeline, patient.dag_file)
-        exam.ok("rows", f"not computed, so its columns and names of sinks were not checked: {command} runs the job")
+        runs = "`airflow_ft.dry_run` runs a job of `airflow_ft.run`" if patient.of_script else f"{command} runs the job"
+        exam.ok("rows", f"not computed, so its columns and names of sinks were not checked: {runs}")
     if not module:
         return exam.checks + examine_mode(patient.output_mode, participants)
     path = [*sys.path, *([str(Path(patient.dag_file).absolute().parent)] if patient.dag_file else [])]

@@ -110,13 +110,20 @@ def _propose(
     asked = [plan for plan in pipeline.plan.participants if error.participant in ("", plan.name)]
     try:
         known = columns()
-        statements = [line for plan in asked for line in proposed(plan, connections, known, lacking)]
+        statements = {
+            sink: lines
+            for plan in asked
+            for sink in (plan.sinks if "" in lacking else lacking)
+            if (lines := proposed(plan, connections, known, [sink]))
+        }
     except Exception:  # the run's own error counts
         log.debug("no statement can be proposed:", exc_info=True)
         return
     if statements:
         error.what, error.remedy = map(shown_below, (error.what, error.remedy))
-        error.remedy += "".join(f"\n{line}" for line in statements)
+        for sink, lines in statements.items():
+            lines = [f"-- sink {sink}:", *lines] if len(statements) > 1 else lines
+            error.remedy += "".join(f"\n{line}" for line in lines)
         error.located(pipeline=pipeline.pipeline)
 
 

@@ -148,6 +148,8 @@ def spec_of(spec: PipelineSpec | None, arguments: Mapping[str, Any], own: tuple[
 
 Stage = Callable[["ResolvedPipeline", "steps.Context[DecisionLog]", ConnectionResolver], object]
 
+_KEPT = " The rows are kept: the same call with the same position continues."
+
 
 def _stage(pipeline: ResolvedPipeline, context: steps.Context[DecisionLog], connections: ConnectionResolver) -> object:
     from airflow_ft.pipeline import steps as pipeline_steps
@@ -182,6 +184,7 @@ class PlainRun:
         self._stage = stage
         self._participants: Sequence[ParticipantPlan] = ()
         self._noted: BaseException | None = None
+        self._has_published = False
         # Shared by all steps: `stage` need not watch leases again that `recover` has watched for its turn.
         self._watch = LeaseWatch()
 
@@ -238,6 +241,7 @@ class PlainRun:
         # As in Airflow, a failed step does not keep decided rows from delivery (I3, I7). So only `stage` reads the
         # settings of Spark.
         if done(recover) and done(stage):
+            self._has_published = spec.is_external
             pipeline.log_plan(plan)
             for name in plan.names:
                 done(partial(pipeline.prepare, delivery=delivery, plan=plan, participant=name))
@@ -272,6 +276,8 @@ class PlainRun:
                 needs_a_person = isinstance(error, SinkAccessError | UnfitTargetError) and self._spec.restart is None
                 wait = None if needs_a_person else wait_after(error, restarts, "the step")
                 if wait is None:
+                    if self._has_published and not isinstance(error, UnfitTargetError):  # that one says it
+                        error.remedy = f"{error.remedy}{_KEPT}"
                     raise
                 time.sleep(wait)
                 number += 1

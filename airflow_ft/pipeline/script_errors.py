@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.errors import PROPOSED, AirflowFtError
+from airflow_ft.protocol.model import RunKey
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import QueryLog
 
 _NEEDS_JOB = re.compile(r"`(?:airflow ft dry-run \S+ --dag FILE|airflow ft setup \S+ --dag FILE --print --tables)`")
 _NAMES_DAG = re.compile(r"(airflow ft (?:doctor|setup) \S+) --dag FILE")
@@ -18,6 +23,13 @@ _OF_A_JOB = (
 )
 _FIX = re.compile(r"(?<=Fix: ).*")
 """Remedies in the text of several problems (`together`)."""
+
+
+def is_script(store: QueryLog, pipeline: str) -> bool:
+    """Return whether a script made the newest run in the decision log. KeyError: the pipeline never ran."""
+    if (failure := store.overview(pipeline).failure) is not None:
+        return RunKey(failure.dag_id, failure.run_id).is_plain
+    return any(each.run is not None and each.run.is_plain for each in store.checkpoints(pipeline, 1))
 
 
 def for_scripts(error: AirflowFtError, pipeline: str, *, gives_rows: bool) -> None:

@@ -147,7 +147,8 @@ class Position:
         if self.kind is PositionKind.INTERVAL:
             return f"{self.value['start']} to {self.value['end']}"
         text = self.value if isinstance(self.value, str) else canonical_json(self.value)
-        return repr(text if len(text) <= 80 else f"{text[:80]}...")
+        text = text if len(text) <= 80 else f"{text[:80]}..."
+        return text if self.kind is PositionKind.NUMBER else repr(text)  # '3' is a text, and of another kind
 
 
 def check_bounds(given: object) -> None:

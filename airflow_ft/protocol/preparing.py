@@ -148,8 +148,8 @@ class Preparing(Settling):
             raise
         except UnfitTargetError as error:  # the rows wait for the target, unless a person decides otherwise
             error.remedy += (
-                f" The staged rows are kept. If you change the job instead, `airflow ft rewind {self._pipeline}`"
-                " computes them again."
+                f" The staged rows are kept. To change the rows instead, run `airflow ft rewind {self._pipeline}`."
+                " Then the job computes them again, or your program gives their position again."
             )
             raise
 

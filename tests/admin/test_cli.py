@@ -193,6 +193,9 @@ def test_unknown_names_are_told_with_the_known_ones(world: World, ft: Any) -> No
         assert caught.error is not None and PIPELINE in caught.error.remedy and "--store" in caught.error.remedy
     with raises(SystemExit, "argument_missing", argument="--pipeline"):
         ft("savepoint", "restore", "beginning", "--yes")
+    with raises(SystemExit, "argument_missing", argument="--dag") as caught:
+        ft("dry-run", PIPELINE)
+    assert caught.error is not None and "airflow_ft.dry_run" in caught.error.remedy
     with pytest.raises(SystemExit) as ended:
         ft("doctor", "no-such")
     assert ended.value.code == 1

@@ -228,6 +228,19 @@ def test_several_sinks_are_one_checkpoint(shop: Shop, tmp_path: Path, as_folder:
     assert (shop.rows(), shop.rows("large")) == ([(1, "a"), (2, "b")], [(2, "b")])
 
 
+def test_the_error_of_the_last_retry_says_how_to_continue(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise SinkUnavailableError("the server is down.", code="server_unreachable", remedy="Start it.")
+
+    for step, has_published in (("recover", False), ("prepare", True)):
+        with monkeypatch.context() as patch, pytest.raises(SinkUnavailableError) as refused:
+            patch.setattr(f"airflow_ft.pipeline.steps.{step}", away)
+            shop.deliver(ROWS, 1)
+        assert ("same position" in str(refused.value)) is has_published
+    assert shop.deliver(ROWS, 1)["rows"] == 2
+    assert shop.rows() == [(1, "a"), (2, "b")]
+
+
 @pytest.mark.parametrize(
     ("last", "position", "code"),
     [

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import airflow_ft
+from airflow_ft.admin.commands.looking import show
 from airflow_ft.admin.commands.setup import setup
 from airflow_ft.clients.kafka.topics import missing_topic
 from airflow_ft.pipeline import steps
@@ -142,6 +143,10 @@ def test_several_tables_have_their_statements_in_one_error(shop: Shop) -> None:
         shop.deliver({"orders": ROWS, "copies": ROWS}, "orders", "copies")
     text = str(refused.error)
     assert text.count("\nCREATE TABLE") == 2 and "--tables" not in text
+    lines = text.splitlines()
+    for sink in ("orders", "copies"):
+        assert f'"{sink}"' in lines[lines.index(f"-- sink {sink}:") + 1]
+    assert lines[0].endswith(" [table_missing]") and not any(line.endswith("[table_missing]") for line in lines[-5:])
 
 
 def test_only_missing_tables_have_statements(shop: Shop) -> None:
@@ -180,6 +185,30 @@ def test_a_refused_run_names_the_sinks_for_setup_and_doctor(shop: Shop, capsys: 
         participant_factory(server_connections),
     )
     assert ("connection shop", "table_missing") in {(check.subject, check.code) for check in checks}
+
+
+def test_doctor_and_show_name_no_dag_to_a_script(shop: Shop) -> None:
+    with pytest.raises(AirflowFtError):
+        shop.deliver(ROWS, "orders")
+
+    def examined() -> str:
+        checks = examine(
+            configured("orders"),
+            lambda: open_store(shop.store),
+            server_connections,
+            participant_factory(server_connections),
+        )
+        return "\n".join(f"{check.text} {check.remedy}" for check in checks)
+
+    failed = examined()
+    assert "table orders" in failed and "--dag" not in failed and "`airflow ft dry-run" not in failed
+    with raises(SystemExit, "checkpoint_unknown") as unknown:
+        show(Namespace(pipeline="orders", number=None, store=shop.store, output="table"))
+    assert unknown.error is not None and "script" in unknown.error.remedy
+    shop.sql("CREATE TABLE orders (id INTEGER, what TEXT)")
+    shop.deliver(ROWS, "orders")
+    shop.sql("DROP TABLE orders")
+    assert "table orders" in (delivered := examined()) and "--dag" not in delivered
 
 
 def test_sinks_of_a_failure_that_is_over_are_forgotten(shop: Shop) -> None:

@@ -84,3 +84,8 @@ def test_an_interval_may_leave_a_gap_and_not_go_back() -> None:
     assert later.as_of is None
     assert Position.of({"start": T - timedelta(hours=1), "end": T}).as_of == T
     assert Position.of({"start": "2026-11-24", "end": "2026-11-25"}).as_of is None
+
+
+def test_a_text_is_shown_in_quotes_and_a_number_without() -> None:
+    assert (str(Position.of(3)), str(Position.of("3"))) == ("3", "'3'")
+    assert len(str(Position.of(10**200))) < 100

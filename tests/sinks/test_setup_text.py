@@ -9,7 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft import CassandraSink, HBaseSink, KafkaSink, KafkaSource, PostgresSink, RedisSink, SqliteSink
+from airflow_ft import (
+    CassandraSink,
+    HBaseSink,
+    KafkaSink,
+    KafkaSource,
+    MySqlSink,
+    PostgresSink,
+    RedisSink,
+    SqliteSink,
+)
 from airflow_ft.clients.kafka.grants import create_topic
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.planning import plan_delivery
@@ -17,6 +26,7 @@ from airflow_ft.sinks.cassandra import proposal
 from airflow_ft.sinks.cassandra import setup as cassandra
 from airflow_ft.sinks.hbase import setup as hbase
 from airflow_ft.sinks.kafka import setup as kafka
+from airflow_ft.sinks.mysql import setup as mysql
 from airflow_ft.sinks.postgres import setup as postgres
 from airflow_ft.sinks.redis import setup as redis
 from airflow_ft.sinks.sqlite import proposal as sqlite
@@ -26,6 +36,18 @@ from airflow_ft.sources import setup as sources
 def printed(system: Any, sink: Any, conn_type: str, **connection: Any) -> list[str]:
     [plan] = plan_delivery({"rows": sink}).participants
     return list(system.describe("orders", plan, ConnectionInfo(sink.conn_id, conn_type, **connection)))
+
+
+@pytest.mark.parametrize(
+    ("system", "sink"),
+    [(postgres, PostgresSink), (mysql, MySqlSink), (cassandra, CassandraSink)],
+    ids=["postgres", "mysql", "cassandra"],
+)
+def test_setup_asks_for_tables_before_it_grants_on_them(system: Any, sink: Any) -> None:
+    lines = printed(system, sink(table="orders"), "any", schema="shop")
+    first = next(number for number, line in enumerate(lines) if line.startswith("GRANT"))
+    [asked] = [line for line in lines[:first] if "tables of the sinks first" in line]
+    assert asked.startswith("-- ") and "--tables" in asked and "script" in asked
 
 
 def test_a_family_ends_no_text_of_the_hbase_shell() -> None:

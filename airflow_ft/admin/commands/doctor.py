@@ -40,6 +40,14 @@ def dry_run(args: Namespace) -> None:
     """`airflow ft dry-run PIPELINE --dag FILE`; ends with status 1 when a sink would refuse what it found."""
     from airflow_ft.pipeline.dry_run import rehearse
 
+    if args.dag is None:
+        raise ConfigurationError(
+            "a dry run needs the DAG file of the pipeline.",
+            code="argument_missing",
+            remedy="Add --dag FILE. In a script, call `airflow_ft.dry_run` with the arguments of `airflow_ft.run`."
+            " Rows of `airflow_ft.deliver` have no dry run.",
+            argument="--dag",
+        )
     spec = spec_from_dag(args.pipeline, args.dag)
     if args.store is not None:
         spec = replace(spec, store=args.store)

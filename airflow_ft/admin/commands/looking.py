@@ -201,7 +201,7 @@ def _chosen(store: DecisionLog, args: Namespace) -> Checkpoint:
     raise ConfigurationError(
         "the pipeline has no checkpoint yet.",
         code="checkpoint_unknown",
-        remedy="Trigger a run of its DAG.",
+        remedy="Trigger a run of its DAG, or run its script.",
         pipeline=args.pipeline,
     )
 

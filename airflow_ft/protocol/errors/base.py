@@ -82,7 +82,10 @@ class AirflowFtError(Exception):
         return [first, f"Fix: {self.remedy}"] if self.remedy else [first]
 
     def _text(self) -> str:
-        return with_fix(f"{self.headline} [{self.code}]", self.remedy)
+        first, line, rest = self.headline, "", ""
+        if "codes" in self.fields:  # a list, whose last line is the remedy of its last problem
+            first, line, rest = self.headline.partition("\n")
+        return with_fix(f"{first} [{self.code}]{line}{rest}", self.remedy)
 
     def located(self, **where: str | int) -> AirflowFtError:
         """Fills in what was not known where the error was raised (pipeline=, checkpoint=, ...); returns itself."""

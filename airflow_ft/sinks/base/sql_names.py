@@ -10,6 +10,12 @@ from typing import ClassVar, Self
 from airflow_ft.protocol.arguments import shown
 from airflow_ft.protocol.errors import ConfigurationError
 
+TABLES_FIRST = (
+    "-- Create the tables of the sinks first, or the grants on them fail. `--dag FILE --tables` prints the statements."
+    " A script without a DAG has them in the error of its run."
+)
+"""Comment of printed grants. They cannot create the tables: only the rows know the columns."""
+
 
 def quoted(name: str, mark: str = '"') -> str:
     """As an identifier, letter by letter, whatever characters it has."""

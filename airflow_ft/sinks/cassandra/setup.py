@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.base.sql_names import TABLES_FIRST, quoted
 from airflow_ft.sinks.cassandra.privileges import PERMISSIONS, grant
 from airflow_ft.sinks.cassandra.server import (
     create_documents,
@@ -23,6 +23,7 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     """CQL that lets the connection's user deliver and verify. Asks nothing of the server."""
     own = keyspace_of(connection)
     yield f"-- Connection {plan.name}: run this with cqlsh, as a role that may create tables and grant permissions."
+    yield TABLES_FIRST
     tables = {(own, DOCUMENTS), *(sink.place(own) for sink in CassandraSink.all_of(plan).values())}
     yield "-- Replicas as the cluster has nodes: 3 for each datacenter, but 1 if there is a single node."
     for keyspace in sorted({keyspace for keyspace, _ in tables}):

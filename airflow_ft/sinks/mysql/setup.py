@@ -9,6 +9,7 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.sql_ledger import PRIVILEGES
+from airflow_ft.sinks.base.sql_names import TABLES_FIRST
 from airflow_ft.sinks.mysql.failures import translated_errors
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
@@ -41,6 +42,7 @@ def statements(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo)
 def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Iterator[str]:
     """`statements` as a text to be reviewed and run."""
     yield f"-- Connection {plan.name}: run these as a user who may create tables and grant privileges."
+    yield TABLES_FIRST
     yield "-- Replace '%' by the hosts of the workers."
     for statement in statements(pipeline, plan, connection):
         yield f"{statement};"

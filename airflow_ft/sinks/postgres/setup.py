@@ -9,7 +9,7 @@ from itertools import count
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES
-from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.base.sql_names import TABLES_FIRST, quoted
 from airflow_ft.sinks.postgres.catalog import SEQUENCES
 from airflow_ft.sinks.postgres.failures import translated_errors
 from airflow_ft.sinks.postgres.ledger import create_schema, ddl_of, ledger_of
@@ -25,6 +25,7 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     user, database = quoted(connection.login or "<user>"), _database(connection)
     names = {TableName.parse(sink.table) for sink in sinks.values()}
     yield f"-- Connection {plan.name}: run this in its database, as a user who may create tables and grant privileges."
+    yield TABLES_FIRST
     if not schema or not all(name.schema for name in names):
         yield "-- The user's search path resolves names without a schema: SET search_path to the same first."
     schemas = sorted({schema, *(name.schema for name in names)} - {""})
