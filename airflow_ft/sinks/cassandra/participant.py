@@ -37,6 +37,7 @@ from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant, stamps_lost
 from airflow_ft.sinks.cassandra.privileges import lacking
+from airflow_ft.sinks.cassandra.replicas import shortages
 from airflow_ft.sinks.cassandra.requests import Requests
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
 from airflow_ft.sinks.cassandra.server import (
@@ -188,6 +189,10 @@ class CassandraParticipant(KeyedParticipant[Changes]):
         for name, table in self._tables.items():  # those that get rows
             for _, error in lacking(self._session, self.connection, table, ["MODIFY"]):
                 raise error.located(sink=name)
+        wanted = [(table, self.sinks[name].consistency) for name, table in self._tables.items()]
+        for shortage, confirmed in shortages(self._session, address(self.connection), wanted):
+            if confirmed:
+                raise shortage
         return super()._vote(plan, fence, readers)
 
     def _unfit(self, sink: str, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> Mapping[int, str]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
 from cassandra.cluster import Session
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.failures import shown
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.cassandra import table as tables
 from airflow_ft.sinks.cassandra.privileges import lacking
+from airflow_ft.sinks.cassandra.replicas import shortages
 from airflow_ft.sinks.cassandra.server import (
     address,
     check_nodes,
@@ -37,6 +39,7 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     with opened(connection, ASK_SECONDS, participant=plan.name) as session:
         yield Requirement("server", asking(partial(_server, session, plan, connection)))
         yield Requirement("ledger", asking(partial(_ledger, session, connection)))
+        yield Requirement("replicas", asking(partial(_replicas, session, plan, connection)))
         for name, sink in CassandraSink.all_of(plan).items():
             keyspace, table = sink.place(own)
             if keyspace_exists(session, keyspace):  # else the server's requirement has said so
@@ -61,6 +64,22 @@ def _ledger(session: Session, connection: ConnectionInfo) -> Finding:
         return Finding()
     ledger = tables.read_table(session, own, DOCUMENTS)
     return Finding(problems=[error for _, error in lacking(session, connection, ledger)])
+
+
+def _replicas(session: Session, plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
+    """Compare keyspaces with the nodes, by tables that exist."""
+    own = keyspace_of(connection)
+    wanted = [(own, DOCUMENTS, "QUORUM")]
+    wanted += [(*sink.place(own), sink.consistency) for sink in CassandraSink.all_of(plan).values()]
+    there = []
+    for keyspace, name, level in wanted:
+        with suppress(SinkAccessError, UnfitTargetError):  # another requirement says it
+            there.append((tables.read_table(session, keyspace, name), level))
+    found = list(shortages(session, address(connection), there))
+    return Finding(
+        problems=[error for error, confirmed in found if confirmed],
+        warnings=[(error.what, error.remedy) for error, confirmed in found if not confirmed],
+    )
 
 
 def _table(session: Session, connection: ConnectionInfo, keyspace: str, name: str) -> Finding:

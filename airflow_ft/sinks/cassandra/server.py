@@ -16,6 +16,7 @@ from cassandra import (
     OperationTimedOut,
     ProtocolVersion,
     Unauthorized,
+    Unavailable,
 )
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, QueryExhausted, Session
@@ -182,6 +183,11 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
             server=server,
         )
     remedy = "Check that enough nodes run and that host and port of the connection are right."
+    if any(isinstance(each, Unavailable) for each in reasons):
+        remedy = (
+            "Start the nodes that are down. If the keyspace has more replicas than the cluster has nodes,"
+            " `airflow ft doctor` prints an ALTER KEYSPACE."
+        )
     if "SSL" in words or "certificate" in words:
         remedy = "Correct ssl_options in the extra of the connection: give them if the nodes speak TLS, and only then."
     return ServerFault.SILENT.error(f"Cassandra at {server}", words, remedy, server=server)

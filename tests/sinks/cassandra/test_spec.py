@@ -22,6 +22,7 @@ from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.cassandra import lineage, server
 from airflow_ft.sinks.cassandra import table as tables
 from airflow_ft.sinks.cassandra.participant import CassandraParticipant, given
+from airflow_ft.sinks.cassandra.replicas import needed
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
 from airflow_ft.sinks.cassandra.server import opened
 from airflow_ft.sinks.cassandra.table import Table, schema_problems
@@ -255,3 +256,26 @@ def test_the_driver_logs_a_failed_connect_in_one_line(caplog: pytest.LogCaptureF
     else:
         [one] = found
         assert not one.exc_info and "127.0.0.1:1: " in one.getMessage() and "refused" in one.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("replication", "level", "expected"),
+    [
+        ({"class": "org.apache.cassandra.locator.SimpleStrategy", "replication_factor": "3"}, "QUORUM", 0),
+        ({"class": "SimpleStrategy", "replication_factor": "8"}, "QUORUM", 5),
+        ({"class": "SimpleStrategy", "replication_factor": "5"}, "ALL", 5),
+        ({"class": "NetworkTopologyStrategy", "a": "3", "b": "3"}, "QUORUM", 0),
+        ({"class": "NetworkTopologyStrategy", "a": "3", "b": "3"}, "EACH_QUORUM", 2),
+        ({"class": "NetworkTopologyStrategy", "a": "3", "b": "3"}, "LOCAL_QUORUM", 0),
+        ({"class": "NetworkTopologyStrategy", "b": "1"}, "LOCAL_QUORUM", 1),
+        ({"class": "NetworkTopologyStrategy", "a": "3", "b": "0"}, "EACH_QUORUM", 0),
+        ({"class": "NetworkTopologyStrategy", "c": "3"}, "QUORUM", 2),
+        ({"class": "NetworkTopologyStrategy", "c": "3/1"}, "QUORUM", 0),
+        ({"class": "EverywhereStrategy"}, "ALL", 0),
+    ],
+    ids=str,
+)
+def test_replicas_that_must_acknowledge_are_counted(replication: dict[str, str], level: str, expected: int) -> None:
+    nodes = {"a": 3, "b": 1}
+    assert needed(replication, nodes, level, "a") == expected
+    assert needed(replication, {**nodes, "": 1}, level, "a") == 0

@@ -227,6 +227,46 @@ def test_a_missing_permission_is_found_before_the_decision(world: World) -> None
         target.db.execute("DROP ROLE picker")
 
 
+@pytest.mark.parametrize("kind", ["SimpleStrategy", "NetworkTopologyStrategy"])
+def test_more_replicas_than_nodes_are_refused(world: World, kind: str) -> None:
+    target: Any = world.target
+    world.deliver(world.plan())  # creates the sink's own table
+    plan = world.plan()
+    vote = world.prepare(plan)
+    replication = f"{{'class': '{kind}', 'replication_factor': 3}}"
+    target.db.execute(f"ALTER KEYSPACE {KEYSPACE} WITH replication = {replication}")
+    try:
+        [problem] = lacking(world)
+        assert (problem.code, problem.fields["keyspace"]) == ("replicas_behind", KEYSPACE)
+        assert problem.fields["nodes"] == {"datacenter1": 1}
+        with raises(SinkUnavailableError, "server_unreachable") as caught:
+            world.commit(plan, vote)
+        assert caught.error and "airflow ft doctor" in caught.error.remedy
+        target.db.execute(problem.remedy.split("`")[1])
+        assert not lacking(world)
+        world.commit(plan, vote)
+    finally:
+        simple = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+        target.db.execute(f"ALTER KEYSPACE {KEYSPACE} WITH replication = {simple}")
+
+
+def test_the_vote_needs_as_many_nodes_as_the_rows(world: World) -> None:
+    """The sink's own keyspace has one replica, that of the table has more than there are nodes."""
+    target: Any = world.target
+    replication = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
+    target.db.execute(f"CREATE KEYSPACE IF NOT EXISTS far WITH replication = {replication}")
+    try:
+        target.db.execute("CREATE TABLE IF NOT EXISTS far.orders (id bigint PRIMARY KEY, text text, at timestamp)")
+        target.sink = CassandraSink(table="far.orders", conn_id="ring")
+        with raises(UnfitTargetError, "replicas_behind", keyspace="far"):
+            world.prepare(world.plan())
+        [problem] = lacking(world)
+        target.db.execute(problem.remedy.split("`")[1])
+        world.deliver(world.plan())
+    finally:
+        target.db.execute("DROP KEYSPACE far")
+
+
 def _verdicts(world: World) -> list[str]:
     plan = world.plan()
     found = doctor.examine(plan.pipeline, plan.participants[0], world.target.connection, [])
