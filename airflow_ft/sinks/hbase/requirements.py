@@ -16,6 +16,7 @@ from airflow_ft.sinks.hbase.server import (
     address,
     ledger_table,
     literal,
+    namespace_of,
     opened,
     require_ledger,
     require_table,
@@ -40,7 +41,10 @@ def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
 def _ledger(client: Client, pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
     table = ledger_table(connection)
     if not require_ledger(client, address(connection), table):
-        return Finding(f"missing; the first `prepare` creates table {table}", owner="")
+        text = f"missing; the first `prepare` creates table {table}"
+        if namespace := namespace_of(table):  # the gateway does not say whether it exists
+            text += f", if `list_namespace` in the HBase shell shows {namespace}"
+        return Finding(text, owner="")
     head = Documents(client, connection, plan.name).read(pipeline)[0].head()
     return Finding(f"exists as table {table}", owner="" if head is None else head.installation)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
@@ -25,10 +26,11 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.model import Former, ParticipantPlan, Plan, Promise, Segment
+from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.sinks.arrow import binaries
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
-from airflow_ft.sinks.hbase import wire
+from airflow_ft.sinks.hbase import requirements, wire
 from airflow_ft.sinks.hbase.participant import HBaseParticipant, Seen, deleted_before, mutations, parts
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import _API, HBaseError, Mutation, failure, translated
@@ -368,3 +370,17 @@ def test_a_table_that_may_be_disabled_is_named() -> None:
 def test_a_namespace_that_a_cause_names_is_named() -> None:
     trace = b"Failed, exceptions:\nx\nCaused by: org.apache.hadoop.hbase.NamespaceNotFoundException: nowhere\n\tat x"
     assert failure(HBaseError(message=trace), "h:9090").fields["namespace"] == "nowhere"
+
+
+def test_a_ledger_without_a_known_namespace_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thrift 1 describes tables alone, so the first `prepare` finds out."""
+
+    def missing(table: bytes) -> None:
+        raise HBaseError(message=b"org.apache.hadoop.hbase.TableNotFoundException: ops:airflow_ft")
+
+    client = SimpleNamespace(getColumnDescriptors=missing)
+    monkeypatch.setattr(requirements, "opened", lambda *of, **more: nullcontext(client))
+    plan = plan_delivery({"rows": HBaseSink(**SINK)}).participants[0]
+    for schema, expected in (("ops", True), ("", False)):
+        ledger = next(requirements.required("p", plan, ConnectionInfo("hbase", "hbase", schema=schema)))
+        assert ("list_namespace" in ledger.find().text) is expected
