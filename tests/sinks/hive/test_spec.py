@@ -245,3 +245,11 @@ def test_another_failure_of_the_metastore_is_an_outage() -> None:
 def test_files_that_may_not_be_written_are_told() -> None:
     with raises(SinkAccessError, "folder_unusable", path="/data/a"), PLACE.translated_errors():
         raise PermissionError(13, "Permission denied", "/data/a")
+
+
+def test_the_folder_that_cannot_be_entered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, _: str(path) in ("/", "/data"))
+    file = "/data/warehouse/shop.db/orders"
+    with raises(SinkAccessError, "folder_unusable", path=file) as refused, PLACE.translated_errors():
+        raise PermissionError(13, "Permission denied", file)
+    assert refused.error is not None and refused.error.remedy.endswith(" /data/warehouse.")
