@@ -122,6 +122,12 @@ def test_every_reason_of_flink_has_its_place() -> None:
     assert here | elsewhere == known | {"JOB_FAILURE"}
 
 
+def test_a_rewind_asks_programs_for_the_position() -> None:
+    for reason in (AbortReason.DECLINED, AbortReason.USER):
+        assert "give their position again" in reason.rows.replace("gives", "give")
+    assert not AbortReason.USER.remedy.startswith("Do nothing")
+
+
 def test_every_text_is_a_sentence() -> None:
     for reason in (*AbortReason, *WaitReason):
         for text in (reason.cause, reason.rows, reason.remedy):

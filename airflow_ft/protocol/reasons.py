@@ -212,8 +212,10 @@ _EXPLANATIONS: dict[_Explained, _Explanation] = {
     ),
     AbortReason.USER: _Explanation(
         "A person asked for it.",
-        "As asked: the next number delivers them, or they are computed again.",
-        "Do nothing. The event log has the user and the reason.",
+        "As asked: the next number delivers them. Or the pipeline was rewound: the next run computes them again, or"
+        " your program gives their position again.",
+        "If your program gives the rows and the pipeline was rewound, give their position again. Otherwise do nothing."
+        " The event log has the user and the reason.",
     ),
     WaitReason.MIN_PAUSE: _Explanation(
         "`min_pause` since the last confirmation is not over.",

@@ -168,7 +168,7 @@ def room(folder: Path, *, for_all: bool = False) -> int:
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         what = f"{there} is not a folder."
-        remedy = f"Move {there} away, or deliver into another folder."
+        remedy = f"Move {there} away: a folder must be there."
         raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(there))
     if not os.access(there, os.W_OK | os.X_OK):
         what = f"the user who runs this task cannot write the folder {there}."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from thriftpy2.protocol import TCyBinaryProtocol
@@ -111,10 +113,11 @@ class Connected(CatalogTable):
                 server=self.server,
             )
         if isinstance(error, PermissionError):  # of a file: not the metastore's answer
+            refusing = _refusing(Path(str(error.filename)))
             return SinkAccessError(
                 f"the user who runs this task cannot write the files of {self}: {words}.",
                 code="folder_unusable",
-                remedy="Let that user, and the metastore's, write the table's folder.",
+                remedy=f"Let that user, and the metastore's, enter and write the folder {refusing}.",
                 path=str(error.filename),
             )
         if isinstance(error, OSError) and error.filename:
@@ -154,3 +157,8 @@ def _words(error: Exception) -> str:
 
 def _line(error: Exception) -> str:
     return str(getattr(error, "message", None) or error).strip().partition("\n")[0].rstrip(".")
+
+
+def _refusing(file: Path) -> Path:
+    """Return the highest folder above the file that this user cannot enter, or else the file's own."""
+    return next((each for each in reversed(file.parents) if not os.access(each, os.X_OK)), file.parent)

@@ -255,3 +255,11 @@ def test_a_folder_for_several_users_is_given_to_a_group(tmp_path: Path, monkeypa
     with raises(SinkAccessError, "folder_unusable", path=str(tmp_path)) as caught:
         CHECKS.room(HiveSink(table=TABLE), PLACE, version)
     assert caught.error and "chmod g+w" in caught.error.remedy and "chown" not in caught.error.remedy
+
+
+def test_the_folder_that_cannot_be_entered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, _: str(path) in ("/", "/data"))
+    file = "/data/warehouse/shop.db/orders"
+    with raises(SinkAccessError, "folder_unusable", path=file) as refused, PLACE.translated_errors():
+        raise PermissionError(13, "Permission denied", file)
+    assert refused.error is not None and refused.error.remedy.endswith(" /data/warehouse.")
