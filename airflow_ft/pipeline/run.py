@@ -29,6 +29,7 @@ from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
+    DeclinedError,
     LeaseHeldError,
     SinkAccessError,
     TransientError,
@@ -256,8 +257,16 @@ class PlainRun:
         except AirflowFtError as error:
             failures.append(error)
         if failures:
+            self._say_what_is_kept(failures)
             raise failures[0]
         return pipeline.report_confirmed(confirmation)
+
+    def _say_what_is_kept(self, failures: Sequence[AirflowFtError]) -> None:
+        """Put into the first error that the rows wait. An UnfitTargetError says so, and a DeclinedError ends that."""
+        first, has_declined = failures[0], any(isinstance(each, DeclinedError) for each in failures)
+        is_kept = isinstance(first, TransientError) and not isinstance(first, UnfitTargetError)
+        if self._has_published and is_kept and not has_declined:
+            first.remedy = f"{first.remedy}{_KEPT}"
 
     def _again(self, store: DecisionLog, step: Callable[[steps.Context[DecisionLog]], T]) -> T:
         """Run a step; retries it after a transient error, and while other runs work on the pipeline."""
@@ -276,8 +285,6 @@ class PlainRun:
                 needs_a_person = isinstance(error, SinkAccessError | UnfitTargetError) and self._spec.restart is None
                 wait = None if needs_a_person else wait_after(error, restarts, "the step")
                 if wait is None:
-                    if self._has_published and not isinstance(error, UnfitTargetError):  # that one says it
-                        error.remedy = f"{error.remedy}{_KEPT}"
                     raise
                 time.sleep(wait)
                 number += 1

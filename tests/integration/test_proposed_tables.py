@@ -70,7 +70,7 @@ def proposed(module: Any, requirements: Any, sink: Any, database: Database, colu
     [statement] = module.propose(plan, where, schemas)
     for _ in range(2):
         database.sql(statement)
-    fit = pa.schema([column for column in columns if f"-- {column.name}: no column takes" not in statement])
+    fit = pa.schema([column for column in columns if f"-- {column.name!r}: no column takes" not in statement])
     assert [str(problem) for problem in requirements.schema_problems(plan, where, {"rows": fit})] == []
     return str(statement)
 
@@ -109,7 +109,7 @@ def test_postgres(postgres_database: Database) -> None:
     assert '"tags" text[]' in text and '"local at" timestamp' in text
     nested = PostgresSink(table="nested", conn_id="shop")
     text = proposed(postgres_proposal, of_postgres, nested, database, NESTED)
-    assert "-- place: no column takes struct<x: double>" in text and '"place"' not in text
+    assert "-- 'place': no column takes struct<x: double>" in text and '"place"' not in text
     upsert = PostgresSink(table="changes", conn_id="shop", strategy="upsert", **KEYS)
     text = proposed(postgres_proposal, of_postgres, upsert, database, CHANGES)
     assert 'PRIMARY KEY ("id", "part")' in text and '"op"' not in text
@@ -155,6 +155,6 @@ def test_a_proposal_reports_columns_that_it_cannot_define() -> None:
     columns = pa.schema([("id", pa.int64()), ("for_long", pa.duration("us"))])
     [text] = mysql_proposal.propose(plan_of(sink), ConnectionInfo("shop", "mysql"), {"rows": columns})
     assert text.splitlines()[0] == (
-        "-- for_long: no column takes duration[us]. Write CAST(for_long AS STRING) or to_json(for_long) in the job."
+        "-- 'for_long': no column takes duration[us]. Write to_json or CAST(... AS STRING) in the job."
     )
     assert "CREATE TABLE IF NOT EXISTS `shop`.`t` (\n  `id` BIGINT\n) ENGINE=InnoDB" in text

@@ -241,6 +241,25 @@ def test_the_error_of_the_last_retry_says_how_to_continue(shop: Shop, monkeypatc
     assert shop.rows() == [(1, "a"), (2, "b")]
 
 
+def test_rows_that_another_sink_declined_are_not_called_kept(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = iter(
+        [
+            SinkUnavailableError("the server is down.", code="server_unreachable", remedy="Start it."),
+            DeclinedError("no.", remedy="Correct it."),
+        ]
+    )
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise next(errors)
+
+    for step in ("prepare", "commit"):
+        monkeypatch.setattr(f"airflow_ft.pipeline.steps.{step}", failing)
+    monkeypatch.setattr("airflow_ft.pipeline.run.wait_after", lambda *_: None)
+    with pytest.raises(SinkUnavailableError) as refused:
+        shop.deliver(ROWS, 1)
+    assert "kept" not in refused.value.remedy
+
+
 @pytest.mark.parametrize(
     ("last", "position", "code"),
     [

@@ -46,7 +46,7 @@ def printed(system: Any, sink: Any, conn_type: str, **connection: Any) -> list[s
 def test_setup_asks_for_tables_before_it_grants_on_them(system: Any, sink: Any) -> None:
     lines = printed(system, sink(table="orders"), "any", schema="shop")
     first = next(number for number, line in enumerate(lines) if line.startswith("GRANT"))
-    [asked] = [line for line in lines[:first] if "tables of the sinks first" in line]
+    [asked] = [line for line in lines[:first] if "Create the tables of the sinks" in line]
     assert asked.startswith("-- ") and "--tables" in asked and "script" in asked
 
 

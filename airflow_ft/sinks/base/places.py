@@ -174,7 +174,7 @@ def room(folder: Path, *, for_all: bool = False) -> int:
         what = f"the user who runs this task cannot write the folder {there}."
         remedy = f"Run `chown USER {there}` with the user who runs tasks."
         if for_all:
-            remedy = f"Run `chgrp GROUP {there} && chmod g+w {there}` with a group of all users who write there."
+            remedy = f"Run `chgrp GROUP {there} && chmod g+rwx {there}` with a group of all users who write there."
         raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(there))
     if there != folder:
         _require_writable(there, folder)

@@ -11,7 +11,7 @@ from airflow_ft.protocol.arguments import shown
 from airflow_ft.protocol.errors import ConfigurationError
 
 TABLES_FIRST = (
-    "-- Create the tables of the sinks first, or the grants on them fail. `--dag FILE --tables` prints the statements."
+    "-- Create the tables of the sinks before the grants on them. `--dag FILE --tables` prints the statements."
     " A script without a DAG has them in the error of its run."
 )
 """Comment of printed grants. They cannot create the tables: only the rows know the columns."""

@@ -38,6 +38,8 @@ def lacking(
         except Unauthorized as error:
             server = address(connection)
             remedy = f"Run `{grant(permission, table.cql, connection.login)};`."
+            if permission == "MODIFY":
+                remedy += " If the table has materialized views, grant also SELECT on it, and MODIFY on each view."
             place = f"{table.keyspace}.{table.name}"
             found = ServerFault.PRIVILEGE.error(
                 f"Cassandra at {server}", f"{error}".rstrip("."), remedy, server=server, table=place

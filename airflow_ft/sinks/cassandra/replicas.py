@@ -34,7 +34,8 @@ def shortages(
         row = session.execute(query, (table.keyspace,)).one()
         found = row and needed(dict(row.replication), nodes, level, local)
         if found and table.keyspace not in seen and (confirmed := _unavailable(session, table, level)) is not False:
-            seen.add(table.keyspace)
+            if confirmed:
+                seen.add(table.keyspace)
             yield _error(server, table.keyspace, dict(row.replication), nodes, level, local, found), bool(confirmed)
 
 
@@ -101,7 +102,7 @@ def _error(
     else:
         kept = (copies.keys() & nodes.keys()) | ({local} if level == "LOCAL_QUORUM" else set()) or {local}
         kind = _BY_DATACENTER
-        fitting = {name: min(copies.get(name, nodes[name]), nodes[name], 3) for name in sorted(kept)}
+        fitting = {name: min(copies.get(name, 3), nodes[name]) for name in sorted(kept)}
     options = "".join(f", '{name}': {count}" for name, count in fitting.items())
     has = {name or _FACTOR: str(count) for name, count in copies.items()}
     return UnfitTargetError(

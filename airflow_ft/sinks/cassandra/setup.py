@@ -23,12 +23,12 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     """CQL that lets the connection's user deliver and verify. Asks nothing of the server."""
     own = keyspace_of(connection)
     yield f"-- Connection {plan.name}: run this with cqlsh, as a role that may create tables and grant permissions."
-    yield TABLES_FIRST
     tables = {(own, DOCUMENTS), *(sink.place(own) for sink in CassandraSink.all_of(plan).values())}
     yield "-- Replicas as the cluster has nodes: 3 for each datacenter, but 1 if there is a single node."
     for keyspace in sorted({keyspace for keyspace, _ in tables}):
         yield f"{keyspace_sql(keyspace)};"
     yield f"{documents_sql(own)};"
+    yield TABLES_FIRST
     for keyspace, name in sorted(tables):
         for permission in PERMISSIONS:
             yield f"{grant(permission, f'{quoted(keyspace)}.{quoted(name)}', connection.login)};"

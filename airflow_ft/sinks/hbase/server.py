@@ -40,7 +40,7 @@ _CAUSE = re.compile(r"^Caused by: ([\w.$]+(?:: [\w.:-]+(?=$|,.*,\d))?)", re.MULT
 """The cause's class, and a table or namespace that its message begins with. The rest of it may quote a row key."""
 _REGION = re.compile(r"([\w.:-]+),.*,\d{10,}(?:_\w+)?\.\w+\.?")
 """A region's name: the table, the row key at which the region begins, and more."""
-_ROW = re.compile(r"[,:]? *(?:\w*Key(?:\(\))?=|(?:for )?row(?=[=:]| ')).*")
+_ROW = re.compile(r"[,:]? *(?:\w*Key(?:\(\))?=|\b(?:for |containing )?row(?:=|: | '| \S+$)| for KV out of range).*")
 """The rest of a line that quotes a row key."""
 _DELETES = "hbase.hstore.time.to.purge.deletes"
 _DELETES_MILLISECONDS = 86_400_000

@@ -113,7 +113,7 @@ class Connected(CatalogTable):
                 server=self.server,
             )
         if isinstance(error, PermissionError):  # of a file: not the metastore's answer
-            refusing = _refusing(Path(str(error.filename)))
+            refusing = _refusing(Path(str(error.filename))) if error.filename else "of the table"
             return SinkAccessError(
                 f"the user who runs this task cannot write the files of {self}: {words}.",
                 code="folder_unusable",

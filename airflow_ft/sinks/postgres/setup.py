@@ -25,7 +25,6 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     user, database = quoted(connection.login or "<user>"), _database(connection)
     names = {TableName.parse(sink.table) for sink in sinks.values()}
     yield f"-- Connection {plan.name}: run this in its database, as a user who may create tables and grant privileges."
-    yield TABLES_FIRST
     if not schema or not all(name.schema for name in names):
         yield "-- The user's search path resolves names without a schema: SET search_path to the same first."
     schemas = sorted({schema, *(name.schema for name in names)} - {""})
@@ -33,6 +32,7 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
         yield f"{create_schema(each)};"
     for statement in ddl_of(schema):
         yield f"{statement};"
+    yield TABLES_FIRST
     for each in schemas:
         yield f"GRANT USAGE ON SCHEMA {quoted(each)} TO {user};"
     for table in (HEAD, LEDGER):

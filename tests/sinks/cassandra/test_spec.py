@@ -22,7 +22,7 @@ from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.cassandra import lineage, server
 from airflow_ft.sinks.cassandra import table as tables
 from airflow_ft.sinks.cassandra.participant import CassandraParticipant, given
-from airflow_ft.sinks.cassandra.replicas import needed
+from airflow_ft.sinks.cassandra.replicas import _error, needed
 from airflow_ft.sinks.cassandra.rows import deletes, inserts, unfit
 from airflow_ft.sinks.cassandra.server import opened
 from airflow_ft.sinks.cassandra.table import Table, schema_problems
@@ -279,3 +279,9 @@ def test_replicas_that_must_acknowledge_are_counted(replication: dict[str, str],
     nodes = {"a": 3, "b": 1}
     assert needed(replication, nodes, level, "a") == expected
     assert needed(replication, {**nodes, "": 1}, level, "a") == 0
+
+
+def test_a_proposed_replication_shrinks_no_healthy_datacenter() -> None:
+    replication = {"class": "org.apache.cassandra.locator.NetworkTopologyStrategy", "a": "5", "b": "3"}
+    found = _error("h:9042", "shop", replication, {"a": 5, "b": 1}, "EACH_QUORUM", "a", 2)
+    assert "{'class': 'NetworkTopologyStrategy', 'a': 5, 'b': 1}" in found.remedy

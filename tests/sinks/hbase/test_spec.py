@@ -345,6 +345,8 @@ def test_the_key_at_which_a_region_begins_is_not_quoted(key: str, tries: str) ->
         "RetriesExhaustedException: cannot locate row 'shop:users,alice",
         "WrongRegionException: HRegion users, startKey='alice', getEndKey()='bob', row='carl'",
         "IOException: Timed out waiting for lock for row: alice",
+        "NoServerForRegionException: No server address listed in hbase:meta for region users containing row alice",
+        "FailedSanityCheckException: Timestamp for KV out of range alice/f:a/1600000000000/Put/vlen=1",
         "NotServingRegionException: users,alice,1600000000000_0001.0123456789abcdef0123456789abcdef. is not online",
     ],
 )

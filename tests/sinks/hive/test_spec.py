@@ -254,7 +254,7 @@ def test_a_folder_for_several_users_is_given_to_a_group(tmp_path: Path, monkeypa
     version = mock.Mock(root=str(tmp_path))
     with raises(SinkAccessError, "folder_unusable", path=str(tmp_path)) as caught:
         CHECKS.room(HiveSink(table=TABLE), PLACE, version)
-    assert caught.error and "chmod g+w" in caught.error.remedy and "chown" not in caught.error.remedy
+    assert caught.error and "chmod g+rwx" in caught.error.remedy and "chown" not in caught.error.remedy
 
 
 def test_the_folder_that_cannot_be_entered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
