@@ -149,8 +149,6 @@ def spec_of(spec: PipelineSpec | None, arguments: Mapping[str, Any], own: tuple[
 
 Stage = Callable[["ResolvedPipeline", "steps.Context[DecisionLog]", ConnectionResolver], object]
 
-_KEPT = " The rows are kept: the same call with the same position continues."
-
 
 def _stage(pipeline: ResolvedPipeline, context: steps.Context[DecisionLog], connections: ConnectionResolver) -> object:
     from airflow_ft.pipeline import steps as pipeline_steps
@@ -185,7 +183,6 @@ class PlainRun:
         self._stage = stage
         self._participants: Sequence[ParticipantPlan] = ()
         self._noted: BaseException | None = None
-        self._has_published = False
         # Shared by all steps: `stage` need not watch leases again that `recover` has watched for its turn.
         self._watch = LeaseWatch()
 
@@ -241,8 +238,7 @@ class PlainRun:
 
         # As in Airflow, a failed step does not keep decided rows from delivery (I3, I7). So only `stage` reads the
         # settings of Spark.
-        if done(recover) and done(stage):
-            self._has_published = spec.is_external
+        if has_published := done(recover) and done(stage):
             pipeline.log_plan(plan)
             for name in plan.names:
                 done(partial(pipeline.prepare, delivery=delivery, plan=plan, participant=name))
@@ -257,16 +253,10 @@ class PlainRun:
         except AirflowFtError as error:
             failures.append(error)
         if failures:
-            self._say_what_is_kept(failures)
+            if has_published and spec.is_external:
+                _say_what_is_kept(failures)
             raise failures[0]
         return pipeline.report_confirmed(confirmation)
-
-    def _say_what_is_kept(self, failures: Sequence[AirflowFtError]) -> None:
-        """Put into the first error that the rows wait. An UnfitTargetError says so, and a DeclinedError ends that."""
-        first, has_declined = failures[0], any(isinstance(each, DeclinedError) for each in failures)
-        is_kept = isinstance(first, TransientError) and not isinstance(first, UnfitTargetError)
-        if self._has_published and is_kept and not has_declined:
-            first.remedy = f"{first.remedy}{_KEPT}"
 
     def _again(self, store: DecisionLog, step: Callable[[steps.Context[DecisionLog]], T]) -> T:
         """Run a step; retries it after a transient error, and while other runs work on the pipeline."""
@@ -344,6 +334,15 @@ class Abandoned:
         if seen != self._seen:
             self._seen, self._since = seen, self.monotonic()
         return self.monotonic() - self._since >= self.seconds
+
+
+def _say_what_is_kept(failures: Sequence[AirflowFtError]) -> None:
+    """Let the first error say that the rows are kept. UnfitTargetError says it itself; DeclinedError discards them."""
+    first = failures[0]
+    if not isinstance(first, TransientError) or isinstance(first, UnfitTargetError):
+        return
+    if not any(isinstance(each, DeclinedError) for each in failures):
+        first.remedy += " The rows are kept: the same call with the same position continues."
 
 
 def new_run_id() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from airflow_ft.protocol.errors import PROPOSED, AirflowFtError
+from airflow_ft.protocol.errors import PROPOSES, AirflowFtError
 from airflow_ft.protocol.model import RunKey
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _NEEDS_JOB = re.compile(r"`(?:airflow ft dry-run \S+ --dag FILE|airflow ft setup \S+ --dag FILE --print --tables)`")
 _NAMES_DAG = re.compile(r"(airflow ft (?:doctor|setup) \S+) --dag FILE")
-_PROPOSES = re.compile(r"[.:] " + re.escape(PROPOSED).replace("PIPELINE", r"\S+"))
+_PROPOSES = re.compile(f"[.:] {PROPOSES.pattern}")
 _OF_A_JOB = (
     ("the job's result", "the rows"),
     ("in the job", "in your program"),

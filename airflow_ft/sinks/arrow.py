@@ -42,7 +42,7 @@ def first_fit(kind: pa.DataType, names: Sequence[tuple[Callable[[pa.DataType], b
 
 
 def with_plain(kind: pa.DataType, plain: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return the type with `plain` of each part that is not nested. All parts may be NULL, but for the keys of maps."""
+    """Replace each part that is not nested by `plain` of it. All parts may be NULL, but for the keys of maps."""
     if pa.types.is_map(kind):
         return pa.map_(with_plain(kind.key_type, plain), with_plain(kind.item_type, plain))
     if pa.types.is_large_list(kind):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from airflow_ft.protocol.errors import PROPOSED
+from airflow_ft.protocol.errors import PROPOSES
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
@@ -16,12 +15,10 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.doctor import Check
     from airflow_ft.protocol.model import ParticipantPlan
 
-_SETUP = re.compile(re.escape(PROPOSED).replace("PIPELINE", r"\S+"))
-
 
 def shown_below(text: str) -> str:
     """Return a message that has the statements after it, without the command that prints them."""
-    return _SETUP.sub("A statement for these rows is below.", text)
+    return PROPOSES.sub("A statement for these rows is below.", text)
 
 
 def proposed(
@@ -32,9 +29,7 @@ def proposed(
 ) -> list[str]:
     """Return statements for the tables of a participant's sinks whose columns are known.
 
-    `lacking`: only of these sinks; "" in it: of any.
-
-    Systems without a part `proposal` have none.
+    `lacking` names the sinks, or "" for all of them. Systems without a part `proposal` have none.
     """
     of_kind = system(plan.kind)
     known = {name: columns[name] for name in plan.sinks if name in columns and not {"", name}.isdisjoint(lacking)}

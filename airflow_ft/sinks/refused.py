@@ -151,7 +151,7 @@ def path_of(segment: Segment, file: WalFile) -> str:
 
 
 TO_SEE = " To see the row, run"
-"""How the last sentence of a remedy begins that has a command for the row's file."""
+"""The start of a remedy's last sentence, which has a command that shows the row."""
 
 
 def declined(sink: str, segment: Segment, file: WalFile, index: int, why: str, key: str = "") -> DeclinedError:

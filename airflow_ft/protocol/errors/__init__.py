@@ -20,6 +20,7 @@ from airflow_ft.protocol.errors.author import (
 from airflow_ft.protocol.errors.base import AirflowFtError, TerminalError, TransientError, filled, together
 from airflow_ft.protocol.errors.environment import (
     PROPOSED,
+    PROPOSES,
     FoundProblemsError,
     NewerReleaseError,
     RestartsExhaustedError,
@@ -57,7 +58,8 @@ from airflow_ft.protocol.errors.waiting import (
 )
 
 __all__ = [
-    "PROPOSED", "AbortedHeuristicCommitError", "AirflowFtError", "CheckpointExpiredError", "ConfigurationError",
+    "PROPOSED", "PROPOSES",
+    "AbortedHeuristicCommitError", "AirflowFtError", "CheckpointExpiredError", "ConfigurationError",
     "DataLossError", "DeadLettersError", "DeclinedError", "ExternalRowsError", "FencedError", "ForeignOwnerError",
     "FoundProblemsError", "HaltError", "HeuristicCommitError", "JobError", "LeaseHeldError", "NewerReleaseError",
     "NotDeliveredError", "PipelineHaltedError", "QuarantinedError", "RestartsExhaustedError", "SealError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from airflow_ft.protocol.errors.author import ConfigurationError
@@ -40,6 +41,8 @@ class SinkAccessError(TransientError):
 
 PROPOSED = "`airflow ft setup PIPELINE --dag FILE --print --tables` proposes it."
 """The remedy for a missing table; `AirflowFtError.filled` puts the real names in."""
+PROPOSES = re.compile(re.escape(PROPOSED).replace("PIPELINE", r"\S+"))
+"""The same with the name of any pipeline."""
 
 
 class UnfitTargetError(SinkAccessError):

@@ -43,7 +43,7 @@ Client = TypeVar("Client")
 Seen = TypeVar("Seen")
 _CHUNK_ROWS = 1000
 _KEY_BYTES = 60
-"""Of a text in a key, what an error shows."""
+"""Bytes of a text in a key that an error shows."""
 
 
 class KeyedSpec(Protocol):

@@ -26,6 +26,11 @@ class Dialect:
     fold: Callable[[str], str] = str
 
 
+def no_column(name: str, kind: pa.DataType) -> str:
+    """Return the comment in place of a column that no type of the system takes."""
+    return f"-- {name!r}: no column takes {kind}. Write to_json or CAST(... AS STRING) in the job."
+
+
 def create_table(table: str, sink: SqlSink, columns: pa.Schema, dialect: Dialect) -> str:
     """Return the statement; `table` is quoted.
 
@@ -38,7 +43,7 @@ def create_table(table: str, sink: SqlSink, columns: pa.Schema, dialect: Dialect
         kind = columns.field(name).type
         in_key = dialect.fold(name) in map(dialect.fold, sink.key_columns)
         if not (column := dialect.type_of(kind, in_key)):
-            comments.append(f"-- {name!r}: no column takes {kind}. Write to_json or CAST(... AS STRING) in the job.")
+            comments.append(no_column(name, kind))
             continue
         lines.append(f"{dialect.quoted(name)} {column}{' NOT NULL' if in_key else ''}")
     if sink.version_column:

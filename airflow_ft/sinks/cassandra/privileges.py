@@ -15,14 +15,15 @@ from cassandra.protocol import SyntaxException
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.base.failures import ServerFault
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.cassandra.server import address
-from airflow_ft.sinks.cassandra.table import Table, quoted
+from airflow_ft.sinks.cassandra.table import Table
 
 PERMISSIONS = ("SELECT", "MODIFY")
 
 
 def grant(permission: str, table: str, login: str | None) -> str:
-    """Return the statement that grants a permission on a table, which is named as in a statement."""
+    """Return the statement that grants a permission. `table` is written as in a statement, with its quotes."""
     return f"GRANT {permission} ON TABLE {table} TO {quoted(login or '<role>')}"
 
 

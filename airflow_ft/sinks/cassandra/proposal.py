@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.sinks.base.proposal import no_column
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.cassandra.columns import IN_KEYS, TYPES, fits
 from airflow_ft.sinks.cassandra.spec import CassandraSink
@@ -33,7 +34,7 @@ def _create_table(sink: CassandraSink, own: str, schema: pa.Schema) -> str:
         if kind:
             kinds[column] = kind
         else:
-            comments.append(f"-- {column}: no column takes {given}. Cast it, or write to_json({column}) in the job.")
+            comments.append(no_column(column, given))
     key = next((column for column, kind in kinds.items() if kind in IN_KEYS), "<key>")
     lines = [f"{quoted(column)} {kind}" for column, kind in kinds.items()] + [f"PRIMARY KEY ({quoted(key)})"]
     body = ",\n".join(f"  {line}" for line in lines)

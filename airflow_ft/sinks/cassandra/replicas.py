@@ -11,7 +11,8 @@ from cassandra.query import SimpleStatement
 
 from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.sinks.base.failures import shown
-from airflow_ft.sinks.cassandra.table import Table, quoted
+from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.cassandra.table import Table
 
 _SIMPLE, _BY_DATACENTER = "SimpleStrategy", "NetworkTopologyStrategy"
 _FACTOR = "replication_factor"
@@ -24,10 +25,12 @@ def shortages(
 
     The second value says whether a node has confirmed it: what the cluster lists may not be all of its nodes.
     """
-    nodes: Counter[str] = Counter()
-    for place in ("local", "peers"):
-        nodes.update(str(row.data_center or "") for row in session.execute(f"SELECT data_center FROM system.{place}"))
-    local = str(session.execute("SELECT data_center FROM system.local").one().data_center)
+    local, *peers = (
+        str(row.data_center or "")
+        for place in ("local", "peers")
+        for row in session.execute(f"SELECT data_center FROM system.{place}")
+    )
+    nodes = Counter([local, *peers])
     seen: set[str] = set()
     for table, level in wanted:
         query = "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s"

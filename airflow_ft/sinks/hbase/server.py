@@ -35,7 +35,7 @@ _ANSWER_SECONDS = 60.0
 _TRANSPORTS = {"buffered": TCyBufferedTransport, "framed": TCyFramedTransport}
 _PROTOCOLS = {"binary": (TCyBinaryProtocol, BINARY), "compact": (TCompactProtocol, COMPACT)}
 _TRIES = ", exceptions:"
-"""How the first line of an error ends whose tries are listed below."""
+"""The end of an error's first line if the tries are listed below it."""
 _CAUSE = re.compile(r"^Caused by: ([\w.$]+(?:: [\w.:-]+(?=$|,.*,\d))?)", re.MULTILINE)
 """The cause's class, and a table or namespace that its message begins with. The rest of it may quote a row key."""
 _REGION = re.compile(r"([\w.:-]+),.*,\d{10,}(?:_\w+)?\.\w+\.?")

@@ -9,6 +9,7 @@ import pyarrow as pa
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.arrow import decoded_type
+from airflow_ft.sinks.base.proposal import no_column
 from airflow_ft.sinks.sqlite.columns import kind_of, table_of
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 
@@ -18,11 +19,7 @@ def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[
     sinks = SqliteSink.all_of(plan)
     for name, schema in columns.items():
         plain = [field.with_type(decoded_type(field.type)) for field in schema]
-        lines = [
-            f"-- {field.name!r}: no column takes {field.type}. Write to_json or CAST(... AS STRING) in the job."
-            for field in plain
-            if not kind_of(field.type)
-        ]
+        lines = [no_column(field.name, field.type) for field in plain if not kind_of(field.type)]
         if fitting := [field for field in plain if kind_of(field.type)]:
             lines.append(f"{table_of(sinks[name].table, pa.schema(fitting), 'IF NOT EXISTS ')};")
         yield "\n".join(lines)
