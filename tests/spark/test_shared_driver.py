@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,11 +22,11 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.restart import FixedDelay
-from airflow_ft.spark.private import private_folder
+from airflow_ft.spark.private import private_folder, write
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.session.submit import RESULT
+from airflow_ft.spark.session.submit import RESULT, START
 from airflow_ft.spark.task import shared
 from airflow_ft.spark.task.shared import DIED, ENDED_BY_OTHER, WAIT, SharedDriver, SharedStream
 from tests.raising import raises
@@ -75,6 +77,20 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 def _waited(stream: SharedStream) -> tuple[int, list[str]]:
     lines: list[str] = []
     return stream.wait(lines.append, stream.folder / RESULT), lines
+
+
+@contextmanager
+def _full_disk(monkeypatch: pytest.MonkeyPatch, end: str) -> Iterator[None]:
+    """Refuse to write files whose names end so."""
+
+    def refuse(path: Path, text: str) -> None:
+        if path.name.endswith(end):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "write", refuse)
+        yield
 
 
 def test_streams_in_one_process_keep_their_own_lines_and_ends(world: World) -> None:
@@ -183,6 +199,19 @@ def test_unread_lines_are_dropped_once_no_thread_reads_them(world: World, monkey
             talks.wait(fails, folder / RESULT)
         wait_for(lambda: (folder / "talked").exists(), 30, "it could say all")
     world.group.kill()
+
+
+def test_a_stream_that_could_not_be_ordered_takes_no_lines(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread has gone, so its lines would fill up and stop the driver's output."""
+    monkeypatch.setattr(shared, "LINES", 3)
+    with private_folder() as a, private_folder() as b:
+        with _full_disk(monkeypatch, f".{START}"), pytest.raises(OSError):
+            world.start("talks", a)
+        talks = world.start("talks", b)
+        lines: list[str] = []
+        threading.Thread(target=talks.wait, args=(lines.append, b / RESULT), daemon=True).start()
+        wait_for(lambda: len(lines) > 10, 30, "its lines arrive")
+        world.group.kill()
 
 
 def test_a_hanging_stream_is_blamed_for_the_end_of_the_others(world: World) -> None:

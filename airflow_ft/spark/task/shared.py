@@ -184,9 +184,9 @@ class SharedDriver:
             write_main(folder, request)
             write(folder / SESSION, json.dumps({n: v for n, v in conf.items() if n.startswith(SQL)}))
             stream = SharedStream(self, self._process, folder, request.pipeline)
-            self._streams.append(stream)
             self._orders += 1
             write(self._folder / f"{self._orders:06d}.{START}", str(folder))
+            self._streams.append(stream)  # only now: if the write fails, no thread reads its lines
         return stream
 
     def error_of(self, stream: Driver) -> Mapping[str, Any] | None:
