@@ -26,7 +26,7 @@ from airflow_ft.spark.private import private_folder, write
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.session.submit import RESULT, START
+from airflow_ft.spark.session.submit import END, RESULT, START
 from airflow_ft.spark.task import shared
 from airflow_ft.spark.task.shared import DIED, ENDED_BY_OTHER, WAIT, SharedDriver, SharedStream
 from tests.raising import raises
@@ -212,6 +212,19 @@ def test_a_stream_that_could_not_be_ordered_takes_no_lines(world: World, monkeyp
         threading.Thread(target=talks.wait, args=(lines.append, b / RESULT), daemon=True).start()
         wait_for(lambda: len(lines) > 10, 30, "its lines arrive")
         world.group.kill()
+
+
+def test_a_driver_that_cannot_be_asked_to_end_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with private_folder() as folder:
+        waits = world.start("waits", folder)
+        waits.end()
+        assert _waited(waits)[0] == 0
+        with _full_disk(monkeypatch, END):
+            closing = threading.Thread(target=world.group.close, daemon=True)
+            closing.start()
+            closing.join(30)
+        assert not closing.is_alive()
+    assert not Path(f"/proc/{waits.pid}").exists()
 
 
 def test_a_hanging_stream_is_blamed_for_the_end_of_the_others(world: World) -> None:

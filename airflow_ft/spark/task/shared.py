@@ -220,12 +220,14 @@ class SharedDriver:
             process.kill()
 
     def close(self) -> None:
-        """End the driver when no stream runs any more."""
+        """End the driver when no stream runs any more. Kills a driver that cannot be asked, such as on a full disk."""
         with self._lock:
-            self._closed, thread = True, self._thread
-            if self._process is not None:
-                with suppress(OSError):
-                    write(self._folder / END, "")
+            self._closed, thread, process = True, self._thread, self._process
+        if process is not None:
+            try:
+                write(self._folder / END, "")
+            except OSError:
+                process.kill()
         if thread is not None:
             thread.join()
 
