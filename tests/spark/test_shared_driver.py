@@ -136,6 +136,19 @@ def test_the_group_gives_up_when_its_driver_has_died_too_often(world: World) -> 
     assert found[1] is not None and found[1]["pipeline"] == "dies"
 
 
+@pytest.mark.parametrize("how, what", [("unfit", "Unrecognized option: "), ("fails", "no login with ***")])
+def test_the_reason_of_a_death_has_no_secrets(
+    world: World, caplog: pytest.LogCaptureFixture, how: str, what: str
+) -> None:
+    """The group logs it, and each stream reports it."""
+    with private_folder() as a, private_folder() as b:
+        one, other = world.start("other", a), world.start(how, b)
+        assert _waited(one)[0] == _waited(other)[0] == 1
+        found = world.group.error_of(one)
+    assert what in caplog.text and found is not None and what in found["what"]
+    assert "secret-" not in f"{caplog.text} {found}"
+
+
 def test_the_only_stream_of_a_driver_counts_its_death(world: World) -> None:
     with private_folder() as folder:
         one = world.start("dies", folder)

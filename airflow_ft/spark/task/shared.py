@@ -27,7 +27,7 @@ from airflow_ft.protocol.restart import ExponentialDelay, RestartStrategy, given
 from airflow_ft.spark.attribution import unmarked, working_for
 from airflow_ft.spark.private import PROPERTIES, private_folder, write
 from airflow_ft.spark.process import TERM_SECONDS, Driver
-from airflow_ft.spark.reports import describe_error, rebuild_error
+from airflow_ft.spark.reports import describe_error, hidden, rebuild_error
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.groups import DEFAULTS, OWN, SQL, is_of_session, unequal_setting
 from airflow_ft.spark.session.submit import (
@@ -176,11 +176,11 @@ class SharedDriver:
                 raise StageError(
                     "the task of the group ends.", code="driver_ended", remedy="Do nothing: the next try continues."
                 )
+            self._hide[request.pipeline] = request.redactor()
             if self._process is None:
                 self._begin(request)
             assert self._process is not None
             self._require_equal(request, conf)
-            self._hide[request.pipeline] = request.redactor()
             write_main(folder, request)
             write(folder / SESSION, json.dumps({n: v for n, v in conf.items() if n.startswith(SQL)}))
             stream = SharedStream(self, self._process, folder, request.pipeline)
@@ -275,14 +275,18 @@ class SharedDriver:
             if stream:
                 self._hand_over(stream, text)
                 continue
-            self.symptoms.look(text)
-            hidden = text
-            for hide in list(self._hide.values()):
-                hidden = hide(hidden)
+            shown = self._without_secrets(text)
+            self.symptoms.look(shown)
             if self._story.shows(text):
-                self._on_line(self._beginning.shown(hidden))
+                self._on_line(self._beginning.shown(shown))
             else:
-                log.debug("%s", hidden)
+                log.debug("%s", shown)
+
+    def _without_secrets(self, text: str) -> str:
+        """Hide the secrets of all streams."""
+        for hide in list(self._hide.values()):
+            text = hide(text)
+        return text
 
     def _hand_over(self, pipeline: str, text: str) -> None:
         with self._lock:
@@ -302,6 +306,7 @@ class SharedDriver:
             error: Any = None
             with suppress(OSError, ValueError):
                 error = json.loads((folder / RESULT).read_text(encoding="utf-8")).get("error")
+                error = hidden(error, self._without_secrets)
             streams = [each for each in self._streams if each.process is process]
             failed = [each.pipeline for each in streams if _has_failed(each.folder)]
             blamed = self._blamed.setdefault(process, [])
