@@ -263,6 +263,20 @@ def test_a_process_in_which_a_stream_does_not_end_is_killed(world: World, monkey
         assert found is not None and found["fields"] == {"pipelines": ["deaf"]}
 
 
+def test_a_stream_whose_end_is_not_said_does_not_wait_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text of the JVM may have torn the line that says it. The driver may also hang after the result."""
+    monkeypatch.setattr(shared, "KILL_SECONDS", 0.1)
+    with private_folder() as a, private_folder() as b:
+        silent, other = world.start("silent", a), world.start("other", b)
+        found: list[int] = []
+        threading.Thread(target=lambda: found.append(_waited(silent)[0]), daemon=True).start()
+        wait_for(lambda: found, 30, "the stream's end")
+        assert _waited(other)[0] < 0
+        error = world.group.error_of(other)
+        assert error is not None and error["fields"] == {"pipelines": ["silent"]}
+        assert (a / RESULT).exists()
+
+
 def test_a_stream_with_another_setting_of_the_jvm_is_refused(world: World) -> None:
     with private_folder() as a, private_folder() as b:
         world.start("waits", a, conf={"spark.driver.memory": "900m", "spark.sql.shuffle.partitions": "1"})

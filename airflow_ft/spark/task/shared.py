@@ -62,9 +62,9 @@ WAIT = "restart_in"
 """Field of that error: the seconds until the streams restart."""
 LINES = 10_000
 """Most lines of a stream that wait for its thread. Then the driver's output waits, as that of a driver of its own."""
-_ROOM_SECONDS = 0.5
+_LOOK_SECONDS = 0.5
 KILL_SECONDS = 45.0
-"""How long a stream may take to end at once. Then the whole driver is killed."""
+"""How long a stream may take to end at once, or after its result. Then the whole driver is killed."""
 
 
 class SharedStream(Driver):
@@ -85,7 +85,7 @@ class SharedStream(Driver):
             with suppress(OSError):
                 write(self.folder / KILL, "")
                 write(self.folder / END, "")
-            threading.Thread(target=self._require_end, name="kill-stream", daemon=True).start()
+            self._begin_end()
         self._over.wait(grace)
 
     def kill_hung(self, error: CheckpointExpiredError) -> None:
@@ -94,12 +94,25 @@ class SharedStream(Driver):
         self.process.kill()
 
     def wait(self, log: Callable[[str], None], result: Path) -> int:
-        """Hand each line of the stream to `log`, and return the exit code."""
+        """Hand each line of the stream to `log`, and return the exit code.
+
+        A stream that has written `result` but does not end within `KILL_SECONDS` is killed with the whole driver. Text
+        of the JVM may also have torn the line that says the end.
+        """
+        reported = False
         try:
-            while not isinstance(line := self._lines.get(), int):
+            while True:
+                try:
+                    line = self._lines.get(timeout=_LOOK_SECONDS)
+                except queue.Empty:
+                    if not reported and result.exists():
+                        reported = True
+                        self._begin_end()
+                    continue
+                if isinstance(line, int):
+                    return line
                 self._room.release()
                 log(line)
-            return line
         except BaseException:
             self._left = True
             self.kill(0)
@@ -108,7 +121,7 @@ class SharedStream(Driver):
     def said(self, line: str) -> None:
         """The stream has said this. Waits while `LINES` lines wait; drops the line if no thread reads them any more."""
         while not self._left:
-            if self._room.acquire(timeout=_ROOM_SECONDS):
+            if self._room.acquire(timeout=_LOOK_SECONDS):
                 self._lines.put(line)
                 return
 
@@ -116,6 +129,9 @@ class SharedStream(Driver):
         """The stream has ended, or its driver."""
         self._over.set()
         self._lines.put(code)
+
+    def _begin_end(self) -> None:
+        threading.Thread(target=self._require_end, name="end-stream", daemon=True).start()
 
     def _require_end(self) -> None:
         if not self._over.wait(KILL_SECONDS):
