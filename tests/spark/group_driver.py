@@ -35,7 +35,7 @@ def main(private: Path) -> None:
             if pipeline == "dies":
                 os._exit(3)
             if pipeline == "silent":
-                (folder / RESULT).write_text(json.dumps({"result": {}}))
+                (folder / RESULT).write_text(json.dumps({"error": {}}))
             if pipeline == "unfit":
                 say("Unrecognized option: --Dtrust.password=secret-99")
                 os._exit(1)

@@ -211,7 +211,7 @@ class SharedDriver:
         with self._lock:
             if error := self._errors.get(stream.process):
                 return {**error, "pipeline": stream.pipeline}
-            blamed = [name for name in self._blamed.get(stream.process, ()) if name != stream.pipeline]
+            blamed = sorted({*self._blamed.get(stream.process, ())} - {stream.pipeline})
         if not blamed or stream.killed:
             return None
         return {
