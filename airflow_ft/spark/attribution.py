@@ -127,10 +127,14 @@ class MarkedOutput(io.TextIOBase):
         return len(text)
 
     def say(self, stream: str, line: str) -> None:
-        """Write a line of its own for a stream, below a line that the stream has not finished."""
+        """Write a line of its own for a stream, below a line that the stream has not finished.
+
+        A short line is written at once, so that no text of the JVM comes into it (`PIPE_BUF`, pipe(7)).
+        """
         with self._lock:
-            rest = self._rests.pop(stream, "")
-            self._write(stream, [rest, line] if rest else [line])
+            if rest := self._rests.pop(stream, ""):
+                self._write(stream, [rest])
+            self._write(stream, [line])
 
     def _write(self, stream: str, lines: Sequence[str]) -> None:
         whole = "".join(f"{marked(stream, line) if stream else line}\n" for line in lines)

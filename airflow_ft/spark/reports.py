@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_ft.protocol import errors
@@ -37,6 +37,15 @@ def rebuild_error(data: Mapping[str, Any]) -> AirflowFtError:
     for name, value in data.get("own", {}).items():
         setattr(error, name, value)
     return error
+
+
+def hidden(value: Any, hide: Callable[[str], str]) -> Any:
+    """Return plain data without secrets in its texts."""
+    if isinstance(value, dict):
+        return {name: hidden(each, hide) for name, each in value.items()}
+    if isinstance(value, list):
+        return [hidden(each, hide) for each in value]
+    return hide(value) if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:

@@ -249,7 +249,7 @@ def test_the_status_tells_losses_and_doubles(
     assert status() == 0
     world.database.sql("INSERT INTO orders SELECT * FROM orders WHERE id = 1005")
     assert status() == 1 and status(allow_repeated=True) == 0
-    assert "DOUBLED: 1 extra copy of delivered rows" in capsys.readouterr().out
+    assert "DUPLICATED: 1 extra copy of delivered rows" in capsys.readouterr().out
     world.database.sql("DELETE FROM orders WHERE id = 1006")
     assert status(allow_repeated=True) == 1
 

@@ -478,7 +478,7 @@ def test_verify_fails_when_rows_are_missing_or_doubled(tmp_path: Path, monkeypat
         with raises(AirflowFailException) as caught:
             trigger("verify")
         assert isinstance(caught.error, FoundProblemsError) and caught.error.pipeline == PIPELINE
-        assert "DOUBLED: 1 extra copy" in trigger("verify", allow_repeated=True, tries=2)
+        assert "DUPLICATED: 1 extra copy" in trigger("verify", allow_repeated=True, tries=2)
         sql("DELETE FROM orders WHERE id = 2007")
         with raises(AirflowFailException) as caught:
             trigger("verify", allow_repeated=True)

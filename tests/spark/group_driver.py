@@ -34,6 +34,15 @@ def main(private: Path) -> None:
                 (folder / "talked").touch()
             if pipeline == "dies":
                 os._exit(3)
+            if pipeline == "silent":
+                (folder / RESULT).write_text(json.dumps({"error": {}}))
+            if pipeline == "unfit":
+                say("Unrecognized option: --Dtrust.password=secret-99")
+                os._exit(1)
+            if pipeline == "fails":
+                error = {"type": "StageError", "what": "no login with secret-word.", "code": "x", "remedy": ""}
+                (private / RESULT).write_text(json.dumps({"error": error}))
+                os._exit(1)
             if pipeline == "hangs" and (folder / KILL).exists():
                 (folder / RESULT).write_text(json.dumps({"error": {}}))
                 os._exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import threading
 
 import pytest
@@ -75,6 +76,17 @@ def test_a_line_of_its_own_is_written_below_an_unfinished_one() -> None:
     with os.fdopen(reader, "rb") as file:
         lines = [pair for line in file.read().decode().split("\n")[:-1] for pair in unmarked(line)]
     assert lines == [("a", "..."), ("a", "ended"), ("a", "again")]
+
+
+def test_the_jvm_cannot_tear_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes of more than PIPE_BUF bytes are not atomic beside those of the JVM, which has the same pipe."""
+    written: list[bytes] = []
+    monkeypatch.setattr(os, "write", lambda _, data: written.append(data) or len(data))
+    output = MarkedOutput(1)
+    with working_for("a"):
+        output.write("." * select.PIPE_BUF)
+    output.say("a", "ended")
+    assert written[-1].decode() == marked("a", "ended\n")
 
 
 def test_records_of_this_package_begin_with_the_stream(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,11 +22,11 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.restart import FixedDelay
-from airflow_ft.spark.private import private_folder
+from airflow_ft.spark.private import private_folder, write
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.session.submit import RESULT
+from airflow_ft.spark.session.submit import END, RESULT, START
 from airflow_ft.spark.task import shared
 from airflow_ft.spark.task.shared import DIED, ENDED_BY_OTHER, WAIT, SharedDriver, SharedStream
 from tests.raising import raises
@@ -77,6 +79,20 @@ def _waited(stream: SharedStream) -> tuple[int, list[str]]:
     return stream.wait(lines.append, stream.folder / RESULT), lines
 
 
+@contextmanager
+def _full_disk(monkeypatch: pytest.MonkeyPatch, end: str) -> Iterator[None]:
+    """Refuse to write files whose names end so."""
+
+    def refuse(path: Path, text: str) -> None:
+        if path.name.endswith(end):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "write", refuse)
+        yield
+
+
 def test_streams_in_one_process_keep_their_own_lines_and_ends(world: World) -> None:
     with private_folder() as a, private_folder() as b:
         one, other = world.start("waits", a), world.start("other", b)
@@ -118,6 +134,19 @@ def test_the_group_gives_up_when_its_driver_has_died_too_often(world: World) -> 
     error = rebuild_error(found[0] or {})
     assert isinstance(error, RestartsExhaustedError) and (error.pipeline, error.fields["cause"]) == ("other", DIED)
     assert found[1] is not None and found[1]["pipeline"] == "dies"
+
+
+@pytest.mark.parametrize("how, what", [("unfit", "Unrecognized option: "), ("fails", "no login with ***")])
+def test_the_reason_of_a_death_has_no_secrets(
+    world: World, caplog: pytest.LogCaptureFixture, how: str, what: str
+) -> None:
+    """The group logs it, and each stream reports it."""
+    with private_folder() as a, private_folder() as b:
+        one, other = world.start("other", a), world.start(how, b)
+        assert _waited(one)[0] == _waited(other)[0] == 1
+        found = world.group.error_of(one)
+    assert what in caplog.text and found is not None and what in found["what"]
+    assert "secret-" not in f"{caplog.text} {found}"
 
 
 def test_the_only_stream_of_a_driver_counts_its_death(world: World) -> None:
@@ -185,6 +214,32 @@ def test_unread_lines_are_dropped_once_no_thread_reads_them(world: World, monkey
     world.group.kill()
 
 
+def test_a_stream_that_could_not_be_ordered_takes_no_lines(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread has gone, so its lines would fill up and stop the driver's output."""
+    monkeypatch.setattr(shared, "LINES", 3)
+    with private_folder() as a, private_folder() as b:
+        with _full_disk(monkeypatch, f".{START}"), pytest.raises(OSError):
+            world.start("talks", a)
+        talks = world.start("talks", b)
+        lines: list[str] = []
+        threading.Thread(target=talks.wait, args=(lines.append, b / RESULT), daemon=True).start()
+        wait_for(lambda: len(lines) > 10, 30, "its lines arrive")
+        world.group.kill()
+
+
+def test_a_driver_that_cannot_be_asked_to_end_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with private_folder() as folder:
+        waits = world.start("waits", folder)
+        waits.end()
+        assert _waited(waits)[0] == 0
+        with _full_disk(monkeypatch, END):
+            closing = threading.Thread(target=world.group.close, daemon=True)
+            closing.start()
+            closing.join(30)
+        assert not closing.is_alive()
+    assert not Path(f"/proc/{waits.pid}").exists()
+
+
 def test_a_hanging_stream_is_blamed_for_the_end_of_the_others(world: World) -> None:
     with private_folder() as a, private_folder() as b:
         hangs, other = world.start("hangs", a), world.start("other", b)
@@ -206,6 +261,20 @@ def test_a_process_in_which_a_stream_does_not_end_is_killed(world: World, monkey
         assert _waited(other)[0] < 0
         found = world.group.error_of(other)
         assert found is not None and found["fields"] == {"pipelines": ["deaf"]}
+
+
+def test_a_stream_whose_end_is_not_said_does_not_wait_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text of the JVM may have torn the line that says it. The driver may also hang after the result."""
+    monkeypatch.setattr(shared, "KILL_SECONDS", 0.1)
+    with private_folder() as a, private_folder() as b:
+        silent, other = world.start("silent", a), world.start("other", b)
+        found: list[int] = []
+        threading.Thread(target=lambda: found.append(_waited(silent)[0]), daemon=True).start()
+        wait_for(lambda: found, 30, "the stream's end")
+        assert _waited(other)[0] < 0
+        error = world.group.error_of(other)
+        assert error is not None and error["fields"] == {"pipelines": ["silent"]}
+        assert (a / RESULT).exists()
 
 
 def test_a_stream_with_another_setting_of_the_jvm_is_refused(world: World) -> None:

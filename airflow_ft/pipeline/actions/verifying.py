@@ -105,7 +105,7 @@ def describe(report: SinkReport, *, samples: bool = True) -> Iterator[str]:
     yield f"  {whole}: {there:,} of {count_text(report.expected, 'row')} {verb} there"
     if report.repeated:
         yield (
-            f"  DOUBLED: {count_text(report.repeated, 'extra copy', 'extra copies')} of delivered rows. If another"
+            f"  DUPLICATED: {count_text(report.repeated, 'extra copy', 'extra copies')} of delivered rows. If another"
             " program, or a checkpoint that is not compared, wrote them, add --allow-repeated"
         )
     if report.set_aside:

@@ -202,5 +202,6 @@ def _require_writable(there: Path, folder: Path) -> None:
         if error.errno not in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS):
             return  # such as a full disk: `prepare` judges it
         what = f"{folder} does not exist, and nothing can be created in {there}: {error.strerror}."
-        remedy = f"Create {folder}, or mount its disk. Or deliver into another folder."
+        remedy = f"Create {folder}, or mount its disk. Or correct the sink's folder, the warehouse of its connection or"
+        remedy += " the location of its table."
         raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(folder)) from error

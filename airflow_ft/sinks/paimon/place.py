@@ -43,7 +43,7 @@ class Place:
     def refuse_file(self) -> None:
         """Raise SinkAccessError if a file lies in its place."""
         if local_path(self.root).is_file():
-            what, remedy = f"{self} is not a folder.", f"Move {self} away, or deliver into another folder."
+            what, remedy = f"{self} is not a folder.", f"Move {self} away, or correct the folder: table= of the sink."
             raise SinkAccessError(what, code="folder_unusable", remedy=remedy, path=str(self))
 
     def uri(self, *names: str) -> str:

@@ -177,5 +177,4 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
                 f"column {column!r} is filled by sequence {sequence}, which this user may not use",
                 f"Run `GRANT USAGE ON SEQUENCE {sequence} TO ...` for this user, unless the rows have that column.",
             )
-        text = "no published rows, so the columns were not compared: `airflow ft dry-run` compares them"
-        exam.ok(f"rows for {table.name}", text)
+        exam.ok(f"rows for {table.name}", "no published rows, so the columns were not compared")

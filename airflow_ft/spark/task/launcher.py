@@ -25,7 +25,7 @@ from airflow_ft.protocol.meter import MOST_EVENTS
 from airflow_ft.protocol.reasons import FAILURE, AbortReason, WaitReason
 from airflow_ft.spark.fitting import Answers, Judge
 from airflow_ft.spark.process import Driver
-from airflow_ft.spark.reports import rebuild_error
+from airflow_ft.spark.reports import hidden, rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import kubernetes, masters, yarn
 from airflow_ft.spark.session.session_leases import SessionLease, borrow
@@ -155,18 +155,9 @@ def run_stage(
             session_lease.end(keep=True)
     if "result" in report:
         return StageResult.from_json(report["result"])
-    error = rebuild_error(_hidden(report["error"], hide))
+    error = rebuild_error(hidden(report["error"], hide))
     raise_if_fenced(store, request, error)
     raise error
-
-
-def _hidden(value: Any, hide: Callable[[str], str]) -> Any:
-    """Plain data without secrets in its texts."""
-    if isinstance(value, dict):
-        return {name: _hidden(each, hide) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_hidden(each, hide) for each in value]
-    return hide(value) if isinstance(value, str) else value
 
 
 def _trace(store: DecisionLog, pipeline: str, number: int) -> None:

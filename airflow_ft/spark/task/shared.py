@@ -27,7 +27,7 @@ from airflow_ft.protocol.restart import ExponentialDelay, RestartStrategy, given
 from airflow_ft.spark.attribution import unmarked, working_for
 from airflow_ft.spark.private import PROPERTIES, private_folder, write
 from airflow_ft.spark.process import TERM_SECONDS, Driver
-from airflow_ft.spark.reports import describe_error, rebuild_error
+from airflow_ft.spark.reports import describe_error, hidden, rebuild_error
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.groups import DEFAULTS, OWN, SQL, is_of_session, unequal_setting
 from airflow_ft.spark.session.submit import (
@@ -62,9 +62,9 @@ WAIT = "restart_in"
 """Field of that error: the seconds until the streams restart."""
 LINES = 10_000
 """Most lines of a stream that wait for its thread. Then the driver's output waits, as that of a driver of its own."""
-_ROOM_SECONDS = 0.5
+_LOOK_SECONDS = 0.5
 KILL_SECONDS = 45.0
-"""How long a stream may take to end at once. Then the whole driver is killed."""
+"""How long a stream may take to end at once, or after its result. Then the whole driver is killed."""
 
 
 class SharedStream(Driver):
@@ -85,7 +85,7 @@ class SharedStream(Driver):
             with suppress(OSError):
                 write(self.folder / KILL, "")
                 write(self.folder / END, "")
-            threading.Thread(target=self._require_end, name="kill-stream", daemon=True).start()
+            self._begin_end()
         self._over.wait(grace)
 
     def kill_hung(self, error: CheckpointExpiredError) -> None:
@@ -94,12 +94,25 @@ class SharedStream(Driver):
         self.process.kill()
 
     def wait(self, log: Callable[[str], None], result: Path) -> int:
-        """Hand each line of the stream to `log`, and return the exit code."""
+        """Hand each line of the stream to `log`, and return the exit code.
+
+        A stream that has written `result` but does not end within `KILL_SECONDS` is killed with the whole driver. Text
+        of the JVM may also have torn the line that says the end.
+        """
+        reported = False
         try:
-            while not isinstance(line := self._lines.get(), int):
+            while True:
+                try:
+                    line = self._lines.get(timeout=_LOOK_SECONDS)
+                except queue.Empty:
+                    if not reported and result.exists():
+                        reported = True
+                        self._begin_end()
+                    continue
+                if isinstance(line, int):
+                    return line
                 self._room.release()
                 log(line)
-            return line
         except BaseException:
             self._left = True
             self.kill(0)
@@ -108,7 +121,7 @@ class SharedStream(Driver):
     def said(self, line: str) -> None:
         """The stream has said this. Waits while `LINES` lines wait; drops the line if no thread reads them any more."""
         while not self._left:
-            if self._room.acquire(timeout=_ROOM_SECONDS):
+            if self._room.acquire(timeout=_LOOK_SECONDS):
                 self._lines.put(line)
                 return
 
@@ -116,6 +129,9 @@ class SharedStream(Driver):
         """The stream has ended, or its driver."""
         self._over.set()
         self._lines.put(code)
+
+    def _begin_end(self) -> None:
+        threading.Thread(target=self._require_end, name="end-stream", daemon=True).start()
 
     def _require_end(self) -> None:
         if not self._over.wait(KILL_SECONDS):
@@ -176,17 +192,17 @@ class SharedDriver:
                 raise StageError(
                     "the task of the group ends.", code="driver_ended", remedy="Do nothing: the next try continues."
                 )
+            self._hide[request.pipeline] = request.redactor()
             if self._process is None:
                 self._begin(request)
             assert self._process is not None
             self._require_equal(request, conf)
-            self._hide[request.pipeline] = request.redactor()
             write_main(folder, request)
             write(folder / SESSION, json.dumps({n: v for n, v in conf.items() if n.startswith(SQL)}))
             stream = SharedStream(self, self._process, folder, request.pipeline)
-            self._streams.append(stream)
             self._orders += 1
             write(self._folder / f"{self._orders:06d}.{START}", str(folder))
+            self._streams.append(stream)  # only now: if the write fails, no thread reads its lines
         return stream
 
     def error_of(self, stream: Driver) -> Mapping[str, Any] | None:
@@ -195,7 +211,7 @@ class SharedDriver:
         with self._lock:
             if error := self._errors.get(stream.process):
                 return {**error, "pipeline": stream.pipeline}
-            blamed = [name for name in self._blamed.get(stream.process, ()) if name != stream.pipeline]
+            blamed = sorted({*self._blamed.get(stream.process, ())} - {stream.pipeline})
         if not blamed or stream.killed:
             return None
         return {
@@ -220,12 +236,14 @@ class SharedDriver:
             process.kill()
 
     def close(self) -> None:
-        """End the driver when no stream runs any more."""
+        """End the driver when no stream runs any more. Kills a driver that cannot be asked, such as on a full disk."""
         with self._lock:
-            self._closed, thread = True, self._thread
-            if self._process is not None:
-                with suppress(OSError):
-                    write(self._folder / END, "")
+            self._closed, thread, process = True, self._thread, self._process
+        if process is not None:
+            try:
+                write(self._folder / END, "")
+            except OSError:
+                process.kill()
         if thread is not None:
             thread.join()
 
@@ -273,14 +291,18 @@ class SharedDriver:
             if stream:
                 self._hand_over(stream, text)
                 continue
-            self.symptoms.look(text)
-            hidden = text
-            for hide in list(self._hide.values()):
-                hidden = hide(hidden)
+            shown = self._without_secrets(text)
+            self.symptoms.look(shown)
             if self._story.shows(text):
-                self._on_line(self._beginning.shown(hidden))
+                self._on_line(self._beginning.shown(shown))
             else:
-                log.debug("%s", hidden)
+                log.debug("%s", shown)
+
+    def _without_secrets(self, text: str) -> str:
+        """Hide the secrets of all streams."""
+        for hide in list(self._hide.values()):
+            text = hide(text)
+        return text
 
     def _hand_over(self, pipeline: str, text: str) -> None:
         with self._lock:
@@ -300,6 +322,7 @@ class SharedDriver:
             error: Any = None
             with suppress(OSError, ValueError):
                 error = json.loads((folder / RESULT).read_text(encoding="utf-8")).get("error")
+                error = hidden(error, self._without_secrets)
             streams = [each for each in self._streams if each.process is process]
             failed = [each.pipeline for each in streams if _has_failed(each.folder)]
             blamed = self._blamed.setdefault(process, [])
