@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from airflow_ft.pipeline.actions.savepoints import dispose_of
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import ClaimMode
-from airflow_ft.spark.savepoints.metadata import read_metadata
+from airflow_ft.spark.savepoints.metadata import dispose, listing, of_pipeline, read_metadata
 from airflow_ft.store.errors import UnknownPipelineError
+from airflow_ft.wal import local
+from airflow_ft.wal.local import local_path
 from tests.raising import raises
-from tests.spark.test_savepoints import _restore, _taken, saved_scene
+from tests.spark.test_savepoints import Died, _restore, _taken, saved_scene
 from tests.store.scene import PIPELINE, Scene
 
 pytestmark = pytest.mark.slow
@@ -31,3 +37,37 @@ def test_a_copy_does_not_claim_the_savepoint_of_another_pipeline(scene: Scene, t
     with pytest.raises(UnknownPipelineError):
         scene.store.pipeline("copy")
     assert read_metadata(uri)
+
+
+def test_a_deletion_that_was_killed_is_finished_by_the_next(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local disk first renames the folder to a hidden name."""
+    uri, folder, lines = _taken(scene, tmp_path), str(tmp_path / "savepoints"), list[str]()
+    remove, calls = local._remove, count()
+
+    def killed(path: Path) -> None:
+        if next(calls):
+            raise Died
+        remove(path)
+
+    for delete in (dispose, lambda uri: dispose_of(_by(lines), uri, PIPELINE)):
+        calls = count()
+        monkeypatch.setattr(local, "_remove", killed)
+        with pytest.raises(Died):
+            dispose(uri)
+        assert not local_path(uri).exists()
+        assert list(listing(folder)) == [(uri, None)]
+        [(name, error)], _ = of_pipeline(folder, PIPELINE, scene.store.installation, 9)
+        assert name in uri and isinstance(error, ConfigurationError) and error.code == "savepoint_unfinished"
+        with raises(ConfigurationError, "arguments_conflict", other=PIPELINE):
+            dispose_of(_by(lines), uri, "payments")
+        monkeypatch.setattr(local, "_remove", remove)
+        delete(uri)
+        assert list((tmp_path / "savepoints").glob("*savepoint-*")) == []
+        uri = _taken(scene, tmp_path)
+    assert len(lines) == 1 and "is deleted" in lines[0]
+
+
+def _by(lines: list[str]) -> Any:
+    return SimpleNamespace(sure=lambda _: None, say=lines.append)
