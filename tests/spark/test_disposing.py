@@ -16,7 +16,7 @@ from airflow_ft.protocol.from_savepoint import ClaimMode
 from airflow_ft.spark.savepoints.metadata import dispose, listing, of_pipeline, read_metadata
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.wal import local
-from airflow_ft.wal.local import local_path
+from airflow_ft.wal.local import LocalFileSystem, local_path
 from tests.raising import raises
 from tests.spark.test_savepoints import Died, _restore, _taken, saved_scene
 from tests.store.scene import PIPELINE, Scene
@@ -67,6 +67,34 @@ def test_a_deletion_that_was_killed_is_finished_by_the_next(
         assert list((tmp_path / "savepoints").glob("*savepoint-*")) == []
         uri = _taken(scene, tmp_path)
     assert len(lines) == 1 and "is deleted" in lines[0]
+
+
+def test_an_entry_that_may_not_be_read_hides_no_savepoint(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as `lost+found` of a disk, or the savepoint of a user whose files others may not read."""
+    whole, foreign, exists = _taken(scene, tmp_path), _taken(scene, tmp_path), LocalFileSystem.exists
+    (tmp_path / "savepoints" / "lost+found").mkdir()
+
+    def forbidden(files: LocalFileSystem, uri: str) -> bool:
+        if "lost+found/" in uri or uri.startswith(f"{foreign}/"):
+            raise PermissionError(13, "Permission denied", uri)
+        return exists(files, uri)
+
+    monkeypatch.setattr(LocalFileSystem, "exists", forbidden)
+    assert [(uri, found is None) for uri, found in listing(str(tmp_path / "savepoints"))] == [
+        (whole, False),
+        (foreign, True),
+    ]
+
+
+def test_folders_with_other_names_leave_room_for_savepoints(scene: Scene, tmp_path: Path) -> None:
+    """A person may have renamed a savepoint, so they are looked at, but last."""
+    uri = _taken(scene, tmp_path)
+    for name in ("a-project", "z-project"):
+        (tmp_path / "savepoints" / name).mkdir()
+    [(name, _)], left_out = of_pipeline(str(tmp_path / "savepoints"), PIPELINE, scene.store.installation, 1)
+    assert uri.endswith(name) and left_out == 2
 
 
 def _by(lines: list[str]) -> Any:

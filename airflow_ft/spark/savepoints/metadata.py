@@ -209,17 +209,25 @@ def _file_of(files: FileSystem, uri: str) -> File:
 
 
 def listing(folder: str) -> Iterator[tuple[str, Savepoint | None]]:
-    """The savepoints in a folder, newest first, by URI; then what was not finished, or cannot be read (None)."""
+    """The savepoints in a folder, newest first, by URI; then what was not finished, or cannot be read (None).
+
+    Passes over entries that this user may not look into, such as `lost+found`, unless their name is a savepoint's.
+    """
     require(folder)
     files = filesystem(folder)
     found: list[tuple[str, Savepoint]] = []
     broken = []
     for name, is_doomed in _folders(files, folder).items():
         uri = files.uri(folder, name)
-        if is_doomed or files.exists(files.uri(uri, METADATA)) or files.exists(files.uri(uri, SPARK)):
-            try:
+        try:
+            if is_doomed or files.exists(files.uri(uri, METADATA)) or files.exists(files.uri(uri, SPARK)):
                 found.append((uri, read_metadata(uri)))
-            except (ConfigurationError, WalCorruptError):
+        except StorageUnavailableError:
+            raise
+        except (ConfigurationError, WalCorruptError):
+            broken.append(uri)
+        except OSError:
+            if _NAME.match(name):
                 broken.append(uri)
     yield from sorted(found, key=lambda each: each[1].taken_at, reverse=True)
     yield from ((uri, None) for uri in broken)
@@ -231,16 +239,17 @@ def of_pipeline(
     """Return the savepoints of a pipeline in a folder by name, newest first, and how many were skipped.
 
     Unreadable ones come last, with the error, if their folder's name says that they are of the pipeline. Reads at most
-    `most`, the highest numbers first. A folder's name holds its pipeline and number, unless a person renamed it.
+    `most`, the highest numbers first. A folder's name holds its pipeline and number, unless a person renamed it: those
+    come last.
     """
     require(folder)
     files = filesystem(folder)
     named = {name: _NAME.match(name) for name in _folders(files, folder)}
     wanted = [name for name, metadata in named.items() if metadata is None or metadata[1] == pipeline]
 
-    def place(name: str) -> tuple[float, str]:
+    def place(name: str) -> tuple[int, str]:
         match = named[name]
-        return (int(match[2]) if match else float("inf")), name
+        return (int(match[2]) if match else -1), name
 
     wanted.sort(key=place, reverse=True)
     found: list[tuple[str, Savepoint]] = []
