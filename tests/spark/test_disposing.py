@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.pipeline.actions.performing import Asked, perform
 from airflow_ft.pipeline.actions.savepoints import dispose_of
-from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.from_savepoint import ClaimMode
+from airflow_ft.protocol import known_roots
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
+from airflow_ft.protocol.from_savepoint import ClaimMode, FromSavepoint
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.spark.savepoints.metadata import dispose, listing, of_pipeline, read_metadata
+from airflow_ft.store import open_store
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.wal import local
 from airflow_ft.wal.local import LocalFileSystem, local_path
@@ -95,6 +99,19 @@ def test_folders_with_other_names_leave_room_for_savepoints(scene: Scene, tmp_pa
         (tmp_path / "savepoints" / name).mkdir()
     [(name, _)], left_out = of_pipeline(str(tmp_path / "savepoints"), PIPELINE, scene.store.installation, 1)
     assert uri.endswith(name) and left_out == 2
+
+
+def test_an_unmounted_disk_is_no_deleted_savepoint(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, lines, folder = _taken(scene, tmp_path), list[str](), tmp_path / "savepoints"
+    monkeypatch.setattr(known_roots, "_known", {})  # the task's process is another one
+    folder.rename(tmp_path / "elsewhere")
+    folder.mkdir()
+    asked = Asked("dispose", PIPELINE, RunKey("d", "r"), savepoint=FromSavepoint(uri))
+    with raises(StorageUnavailableError, "wrong_disk"):
+        perform(_by(lines), asked, lambda: open_store(scene.store.url))
+    assert lines == []
 
 
 def _by(lines: list[str]) -> Any:
