@@ -271,9 +271,9 @@ def of_pipeline(
 
 def _folders(files: FileSystem, folder: str) -> dict[str, bool]:
     """Return the names in a folder, each with whether its deletion was not finished, and without hidden ones."""
-    found = {name: False for name in sorted(files.names(folder)) if not name.startswith(".")}
-    doomed = [match[1] for name in files.names(folder) if (match := _DOOMED.match(name)) and _NAME.match(match[1])]
-    return found | dict.fromkeys(sorted(doomed), True)
+    names = sorted(files.names(folder))
+    doomed = [match[1] for name in names if (match := _DOOMED.match(name)) and _NAME.match(match[1])]
+    return {name: False for name in names if not name.startswith(".")} | dict.fromkeys(doomed, True)
 
 
 def _rest_of(files: FileSystem, uri: str) -> str:
