@@ -25,7 +25,7 @@ from airflow_ft.protocol.arguments import (
     wrong,
 )
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
-from airflow_ft.protocol.from_savepoint import FromSavepoint
+from airflow_ft.protocol.from_savepoint import ClaimMode, FromSavepoint, claim_mode
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -145,6 +145,7 @@ class MaintenanceOperator(ActingOperator):
             reason=self.reason.strip(),
         )
         self._refuse_places()
+        self._refuse_claim(asked)
         return asked
 
     def _refuse_unknown(self, context: Context) -> None:
@@ -180,6 +181,20 @@ class MaintenanceOperator(ActingOperator):
                     pipeline=self.pipeline,
                     place=place,
                 )
+
+    def _refuse_claim(self, asked: Asked) -> None:
+        """Raise ConfigurationError for a restore that deletes its savepoint, in a task that may not delete any."""
+        if asked.action != "restore" or "dispose" in self.actions:
+            return
+        if asked.savepoint and claim_mode(asked.savepoint.claim_mode) is ClaimMode.CLAIM:
+            raise ConfigurationError(
+                "this task may not do dispose, so it cannot claim a savepoint: CLAIM deletes it. Nothing was changed.",
+                code="action_refused",
+                remedy="Restore it with NO_CLAIM, or trigger a DAG whose `actions` include 'dispose'.",
+                pipeline=self.pipeline,
+                action="dispose",
+                actions=list(self.actions),
+            )
 
     def _allowed(self) -> str:
         action = check_action(self.action)

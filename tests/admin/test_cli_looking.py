@@ -29,6 +29,7 @@ from airflow_ft.protocol.model import (
     StateSizes,
 )
 from airflow_ft.protocol.reasons import AbortReason
+from airflow_ft.wal import roots
 from tests.admin.scene import prepared
 from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
@@ -102,6 +103,19 @@ def test_show_prints_the_spark_application_and_the_state_size(world: World, ft: 
     damaged = SparkPosition((tmp_path / "spark").as_uri(), 7)
     [line] = (line for line in describe(replace(checkpoint, position=damaged)) if line.startswith("  state "))
     assert snapshot.as_uri() in line and "[state_damaged]" in line
+
+
+def test_show_prints_votes_and_errors_although_the_state_is_away(world: World, ft: Any, tmp_path: Path) -> None:
+    [number] = world.stage(1)
+    world.steps(world.context())
+    root = tmp_path / "log"
+    roots.claim(world.store, str(root))
+    root.rename(tmp_path / "elsewhere")
+    root.mkdir()
+    checkpoint = world.store.checkpoint(PIPELINE, number)
+    away = SparkPosition((root / PIPELINE / "spark" / "1-1").as_uri(), 0)
+    text = "\n".join(describe(replace(checkpoint, position=away)))
+    assert "[wrong_disk]" in text and "proof of epoch" in text
 
 
 def test_whoever_is_at_work_says_how_far_it_has_come(world: World, ft: Any) -> None:

@@ -527,6 +527,16 @@ def test_a_savepoint_is_taken_restored_and_deleted(scene: Scene, tmp_path: Path)
     assert "does not exist" in trigger("dispose", dag=dag, savepoint=uri)
 
 
+def test_a_dag_that_deletes_no_savepoint_claims_none(scene: Scene) -> None:
+    uri = trigger("savepoint").result
+    before = scene.store.pipeline(PIPELINE).base
+    with raises(AirflowFailException, "action_refused", action="dispose"):
+        trigger("restore", dag=maintenance_dag("d", ["restore"]), savepoint=uri, savepoint_claim_mode="CLAIM")
+    assert scene.store.pipeline(PIPELINE).base == before and read_metadata(uri)
+    trigger("restore", dag=maintenance_dag("d", ["restore", "dispose"]), savepoint=uri, savepoint_claim_mode="CLAIM")
+    assert scene.store.pipeline(PIPELINE).base != before and not local_path(uri).exists()
+
+
 @pytest.mark.parametrize(
     ("action", "place"),
     [

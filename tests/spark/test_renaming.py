@@ -6,6 +6,7 @@ What the old name has staged behind the savepoint, the new one reads again.
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
@@ -584,3 +585,16 @@ def test_the_command_that_takes_it_back_says_what_it_does(
     with pytest.raises(SystemExit):
         ft("resume", NEW)
     assert "it reads all of its sources" in asked[1]
+
+
+def test_the_new_name_needs_no_files_of_the_old_one(saved: tuple[Pipelines, str]) -> None:
+    pipelines, uri = saved
+    pipelines.rename(uri)
+    pipelines.run(NEW, 2)
+    shutil.rmtree(pipelines.folder / "wal" / OLD)
+    pipelines.run(NEW, 3, "prepared")
+    recover(pipelines.store, NEW, pipelines.participants, Worker("", 1))
+    taken, _ = take(pipelines.store, NEW, str(pipelines.folder / "savepoints"), "a test")
+    pipelines.rename(taken, rename=False)
+    pipelines.run(NEW, 4)
+    assert pipelines.have(1, 2, 3, 4)

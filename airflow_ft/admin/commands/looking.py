@@ -14,7 +14,7 @@ from airflow_ft.admin.dag_runs import judged, known_to_have_ended
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.words import state_text
 from airflow_ft.protocol.backpressure import held_back
-from airflow_ft.protocol.errors import ConfigurationError, NewerReleaseError, StoreCorruptError, WalCorruptError, filled
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, NewerReleaseError, StoreCorruptError, filled
 from airflow_ft.protocol.explaining import explained
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag
@@ -238,8 +238,8 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
         try:
             if state := checkpoint.state_sizes or sizes(position.location, position.batch):
                 yield f"  state     {state}"
-        except WalCorruptError as error:
-            yield f"  state     {error}"
+        except (AirflowFtError, OSError) as error:  # this machine may lack the disk or the bucket: show the rest
+            yield f"  state     not known: {error}"
     if drained := checkpoint.drained:
         yield f"  drains    {drained.location}, batch {drained.batch}: open windows, joins and timers"
     if plan := checkpoint.plan:

@@ -107,10 +107,10 @@ def perform(by: Actor, asked: Asked, open_log: Callable[[], DecisionLog]) -> Any
             by.say(line)
         examining.require(checks, asked.pipeline)
         return None
-    if asked.action == "dispose":
-        assert asked.savepoint is not None
-        return savepoints.dispose_of(by, asked.savepoint.path.strip(), asked.pipeline)
     with closing(open_log()) as store:
+        if asked.action == "dispose":  # the open log knows the disks: an unmounted one is not an empty folder
+            assert asked.savepoint is not None
+            return savepoints.dispose_of(by, asked.savepoint.path.strip(), asked.pipeline)
         if asked.action == "restore":  # the pipeline may be a new one
             return _restore(by, store, asked)
         require_known(store, asked.pipeline)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import Later
-from airflow_ft.spark.savepoints.metadata import Savepoint, owner_of
+from airflow_ft.spark.savepoints.metadata import Savepoint, is_there, owner_of
 from airflow_ft.spark.savepoints.metadata import dispose as delete
 from airflow_ft.spark.savepoints.restoring import Restored
 from airflow_ft.spark.savepoints.stopping import stop as stop_stream
 from airflow_ft.store.events import bytes_text
-from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
@@ -77,7 +76,7 @@ def dispose(by: Actor, uri: str) -> None:
 
 def dispose_of(by: Actor, uri: str, pipeline: str) -> None:
     """Deletes a savepoint of this pipeline; one that is not there any more is no error, another's is left alone."""
-    if not filesystem(uri).exists(uri):
+    if not is_there(uri):
         by.say(f"{uri} does not exist: nothing to delete")
         return
     if (owner := owner_of(uri)) != pipeline:

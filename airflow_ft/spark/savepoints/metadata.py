@@ -36,6 +36,8 @@ _CHUNK = 1 << 20
 _AT_ONCE = 8
 _NAME = re.compile(r"^savepoint-(.+)-(\d+)-[0-9a-f]{8}$")
 """Name of a savepoint's folder, with pipeline and checkpoint."""
+_DOOMED = re.compile(r"^\.(.+)\.removed$")
+"""Name under which a local disk deletes a folder (`LocalFileSystem.remove_tree`), with the folder's own name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,13 @@ def read_metadata(uri: str) -> Savepoint:
     if not files.exists(where):
         require(uri)
         unfinished = files.exists(files.uri(uri, SPARK))
+        if not unfinished and _rest_of(files, uri):
+            raise ConfigurationError(
+                f"{uri} has no savepoint: its deletion was not finished.",
+                code="savepoint_unfinished",
+                remedy=f"Delete the rest: `airflow ft savepoint dispose {uri}`.",
+                path=uri,
+            )
         raise ConfigurationError(
             f"{uri} has no savepoint: "
             + ("it was not finished." if unfinished else f"the folder has no file {METADATA}."),
@@ -200,17 +209,25 @@ def _file_of(files: FileSystem, uri: str) -> File:
 
 
 def listing(folder: str) -> Iterator[tuple[str, Savepoint | None]]:
-    """The savepoints in a folder, newest first, by URI; then what was not finished, or cannot be read (None)."""
+    """The savepoints in a folder, newest first, by URI; then what was not finished, or cannot be read (None).
+
+    Passes over entries that this user may not look into, such as `lost+found`, unless their name is a savepoint's.
+    """
     require(folder)
     files = filesystem(folder)
     found: list[tuple[str, Savepoint]] = []
     broken = []
-    for name in sorted(name for name in files.names(folder) if not name.startswith(".")):
+    for name, is_doomed in _folders(files, folder).items():
         uri = files.uri(folder, name)
-        if files.exists(files.uri(uri, METADATA)) or files.exists(files.uri(uri, SPARK)):
-            try:
+        try:
+            if is_doomed or files.exists(files.uri(uri, METADATA)) or files.exists(files.uri(uri, SPARK)):
                 found.append((uri, read_metadata(uri)))
-            except (ConfigurationError, WalCorruptError):
+        except StorageUnavailableError:
+            raise
+        except (ConfigurationError, WalCorruptError):
+            broken.append(uri)
+        except OSError:
+            if _NAME.match(name):
                 broken.append(uri)
     yield from sorted(found, key=lambda each: each[1].taken_at, reverse=True)
     yield from ((uri, None) for uri in broken)
@@ -222,16 +239,17 @@ def of_pipeline(
     """Return the savepoints of a pipeline in a folder by name, newest first, and how many were skipped.
 
     Unreadable ones come last, with the error, if their folder's name says that they are of the pipeline. Reads at most
-    `most`, the highest numbers first. A folder's name holds its pipeline and number, unless a person renamed it.
+    `most`, the highest numbers first. A folder's name holds its pipeline and number, unless a person renamed it: those
+    come last.
     """
     require(folder)
     files = filesystem(folder)
-    named = {name: _NAME.match(name) for name in files.names(folder) if not name.startswith(".")}
+    named = {name: _NAME.match(name) for name in _folders(files, folder)}
     wanted = [name for name, metadata in named.items() if metadata is None or metadata[1] == pipeline]
 
-    def place(name: str) -> tuple[float, str]:
+    def place(name: str) -> tuple[int, str]:
         match = named[name]
-        return (int(match[2]) if match else float("inf")), name
+        return (int(match[2]) if match else -1), name
 
     wanted.sort(key=place, reverse=True)
     found: list[tuple[str, Savepoint]] = []
@@ -251,18 +269,43 @@ def of_pipeline(
     return [*found, *broken], max(0, len(wanted) - most)
 
 
+def _folders(files: FileSystem, folder: str) -> dict[str, bool]:
+    """Return the names in a folder, each with whether its deletion was not finished, and without hidden ones."""
+    names = sorted(files.names(folder))
+    doomed = [match[1] for name in names if (match := _DOOMED.match(name)) and _NAME.match(match[1])]
+    return {name: False for name in names if not name.startswith(".")} | dict.fromkeys(doomed, True)
+
+
+def _rest_of(files: FileSystem, uri: str) -> str:
+    """Return the URI of what an interrupted deletion has left of a savepoint; "": nothing."""
+    folder, _, name = files.uri(uri).rpartition("/")
+    rest = files.uri(folder, f".{name}.removed") if _NAME.match(name) else ""
+    return rest if rest and files.exists(rest) else ""
+
+
+def is_there(uri: str) -> bool:
+    """Return whether `dispose` finds something to delete: a folder, or what an interrupted deletion has left of it."""
+    files = filesystem(uri)
+    return files.exists(uri) or bool(_rest_of(files, uri))
+
+
 def dispose(uri: str) -> None:
     """Deletes a savepoint, or what is left of one; ConfigurationError, with nothing deleted, for anything else.
 
     A savepoint is known by its `_metadata`, which names all of its files. One that was not finished has none: it is
     known by its folder's name, and by what lies in `spark`, which is Spark's location and nothing else.
 
-    `_metadata` goes first: what is left by a crash is no savepoint any more.
+    `_metadata` goes first: what is left by a crash is no savepoint any more. Called again, it deletes the rest.
     """
     require(uri)
     _refuse_detours(uri)
     files = filesystem(uri)
     if not files.exists(uri):
+        if rest := _rest_of(files, uri):
+            if set(files.names(rest)) - {METADATA, SPARK}:
+                raise _not_ours(rest, "it has other files than a savepoint")
+            files.remove_tree(rest)
+            return
         raise ConfigurationError(
             f"there is no folder {uri}.",
             code="savepoint_missing",

@@ -121,7 +121,7 @@ def restore(
     These errors change nothing. A later error leaves the pipeline at its newest delivered checkpoint.
 
     Raises:
-        ConfigurationError: `uri` is no savepoint, or not of this pipeline.
+        ConfigurationError: `uri` is no savepoint, or not of this pipeline. A copy cannot claim it either.
         WalCorruptError: the savepoint is damaged.
         PipelineHaltedError: the name was given up.
         StateConflictError: the pipeline is halted, has a quarantined checkpoint, or has delivered more (`later`).
@@ -140,6 +140,16 @@ def restore(
     savepoint = read_metadata(uri)
     was, name = savepoint.pipeline, pipeline or savepoint.pipeline
     check_name("pipeline", name)
+    if claim is ClaimMode.CLAIM and name != was and not rename:
+        raise ConfigurationError(
+            f"the savepoint {uri} is of pipeline {was}, so {name} cannot claim it. Nothing was restored.",
+            code="arguments_conflict",
+            remedy=f"Restore it with NO_CLAIM. If {was} does not need it, delete it afterwards:"
+            f" `airflow ft savepoint dispose {uri}`.",
+            pipeline=name,
+            path=uri,
+            other=was,
+        )
     again = rename and is_renamed(store, savepoint, name)
     rename = rename and not again
     if rename:
