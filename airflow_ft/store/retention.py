@@ -29,9 +29,10 @@ _FORGET_POSITIONS = (
 _REFERENCED = (
     "SELECT base_location AS one, NULL AS other FROM pipeline WHERE name = ?"
     " UNION SELECT segment_location, spark_location FROM checkpoint WHERE pipeline = ? AND is_referenced = 1"
-    # Rows that a program gave, until their position is published again (`protocol.position.is_kept`).
+    # Rows that a program gave, until their position is published again (`protocol.position.is_kept`). What is rewound
+    # has a segment: to ask for it would tempt SQLite to go through all positions.
     " UNION SELECT segment_location, NULL FROM checkpoint WHERE pipeline = ? AND position_digest IS NOT NULL"
-    f" AND after_abort = 'rewound' AND segment_digest IS NOT NULL AND {NOT_AGAIN}"
+    f" AND after_abort = 'rewound' AND {NOT_AGAIN}"
     # Where a rewind goes to, also when its rows are pruned (`core.retention`). A drain is newer, and has no position.
     " UNION SELECT NULL, spark_location FROM checkpoint WHERE pipeline = ? AND number = (SELECT number FROM checkpoint"
     " WHERE pipeline = ? AND is_base = 1 AND delivered_by IS NOT NULL ORDER BY number DESC LIMIT 1)"
