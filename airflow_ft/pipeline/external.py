@@ -4,6 +4,7 @@ What if the process dies ...
 - before it publishes: the files belong to no one and are swept later. The next attempt seals the rows again, in a
   folder of its own.
 - after it published: the decision log knows the position, so the next attempt publishes nothing.
+- after it published some kept rows of later positions again (`_publish_kept`): the next attempt does the rest.
 An older process beside its successor holds an older epoch, so its publication is refused (I5).
 """
 
