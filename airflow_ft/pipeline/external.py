@@ -4,6 +4,7 @@ What if the process dies ...
 - before it publishes: the files belong to no one and are swept later. The next attempt seals the rows again, in a
   folder of its own.
 - after it published: the decision log knows the position, so the next attempt publishes nothing.
+- after it published some kept rows of later positions again (`_publish_kept`): the next attempt does the rest.
 An older process beside its successor holds an older epoch, so its publication is refused (I5).
 """
 
@@ -21,14 +22,14 @@ from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SealError, together
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.position import Position, PositionKind
+from airflow_ft.protocol.position import Position, PositionKind, is_kept
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ft.pipeline.resolved import ResolvedPipeline
     from airflow_ft.protocol.connections import ConnectionResolver
-    from airflow_ft.protocol.model import Checkpoint
+    from airflow_ft.protocol.model import Checkpoint, Segment
     from airflow_ft.store.decision_log import DecisionLog
     from airflow_ft.wal.incoming import Rows
     from airflow_ft.wal.writer import SegmentFolder
@@ -87,10 +88,13 @@ def stage(
         _propose(error, pipeline, connections, columns)
         raise
     with _attempt(run, staging.spec) as (epoch, attempt):
+        _publish_kept(store, name, epoch)
         if (found := store.published_at(name, position.to_json())) is not None:
             return _published(found, position, run)
         _require_next(store, name, position)
-        return Published(_publish(pipeline, run, epoch, attempt, position, open_rows, staging.judge), False)
+        published = _publish(pipeline, run, epoch, attempt, position, open_rows, staging.judge)
+        _publish_kept(store, name, epoch)
+        return Published(published, False)
 
 
 def _propose(
@@ -154,6 +158,34 @@ def _attempt(run: steps.Context[DecisionLog], spec: Mapping[str, Any]) -> Iterat
         keeper.check()
         # Not complete: when these rows were read is not known here. An interval says it with its end (`as_of`).
         store.end_stage(name, epoch, run.run, None, complete=False)
+
+
+def _publish_kept(store: DecisionLog, pipeline: str, epoch: int) -> None:
+    """Publish again what was rewound with a refused position, up to a position that its author must give again.
+
+    The files stay where they are: only the number is new. Each number is published by one write. If the process dies
+    between two, the next stage continues.
+    """
+    while (left := store.rewound_position(pipeline)) is not None and is_kept(left):
+        position, segment = Position.stored(left), left.segment
+        if position is None or segment is None or not _is_there(segment):
+            return
+        number = store.trigger(pipeline, epoch, left.run)
+        before = store.pipeline(pipeline).last_published
+        segment = replace(segment, number=number)
+        store.publish(pipeline, epoch, number, before, segment, None, position.to_json(), as_of=position.as_of)
+        log.info("checkpoint %d published: position %s, as checkpoint %d had its rows", number, position, left.number)
+
+
+def _is_there(segment: Segment) -> bool:
+    """Return whether a segment has its manifest. If the disk is away, raise StorageUnavailableError."""
+    from airflow_ft.wal import roots
+    from airflow_ft.wal.filesystem import filesystem
+    from airflow_ft.wal.manifest import MANIFEST
+
+    roots.require(segment.location)
+    files = filesystem(segment.location)
+    return files.exists(files.uri(segment.location, MANIFEST))
 
 
 def _require_next(store: DecisionLog, pipeline: str, position: Position) -> None:
@@ -241,9 +273,9 @@ def _skipped(
     pipeline: str, position: Position, left: Checkpoint, skipped: Position, empty: Position
 ) -> ConfigurationError:
     """`empty`: without rows, it leaves out those of `skipped`, and `position` can follow."""
+    why = f" ({left.message})" if left.message else ""
     return ConfigurationError(
-        f"position {skipped} comes first: checkpoint {left.number} was to deliver its rows, and did not"
-        f" ({left.message}).",
+        f"position {skipped} comes first: checkpoint {left.number} was to deliver its rows, and did not{why}.",
         code="position_skipped",
         remedy="Give that position again, with rows that its sinks take. To leave its rows out, give the position"
         f" {empty} with a table that has no rows.",

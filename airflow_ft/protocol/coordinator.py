@@ -185,7 +185,7 @@ class Coordinator(Preparing):
                 sink.commit(plan, self._fence(attempt), checkpoint.votes[participant], set_aside=set_aside)
             except DeclinedError as error:
                 if checkpoint.state is S.PREPARED:
-                    self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
+                    self._decline(number, error)
                     raise
                 # Decided: it can only be redone (I3). Show it and retry until the target is repaired.
                 raise SinkUnavailableError(

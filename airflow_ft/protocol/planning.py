@@ -23,6 +23,7 @@ from airflow_ft.protocol.model import (
     Segment,
 )
 from airflow_ft.protocol.numbers import count_text
+from airflow_ft.protocol.position import SOURCE
 from airflow_ft.protocol.reasons import Reason, reason_of
 from airflow_ft.protocol.sink_spec import SinkSpec, UnconnectedSinkSpec
 
@@ -214,8 +215,13 @@ class Group:
 
 
 def group(checkpoints: Iterable[Checkpoint], max_rows: int) -> list[Group]:
-    """Divides what is free among the unplanned STAGED numbers: consecutive ones together up to `max_rows` rows."""
+    """Divides what is free among the unplanned STAGED numbers: consecutive ones together up to `max_rows` rows.
+
+    Positions of a program get a plan each, so that a refusal concerns one of them.
+    """
     checkpoints = list(checkpoints)
+    if any(SOURCE in checkpoint.positions for checkpoint in checkpoints):
+        max_rows = 0
     free = deque(free_segments(checkpoints))
     groups: list[Group] = []
     pending: list[Segment] = []

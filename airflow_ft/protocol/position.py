@@ -16,6 +16,7 @@ from typing import Any, Self
 from airflow_ft.protocol.arguments import check_plain, check_zone, shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Checkpoint, canonical_json
+from airflow_ft.protocol.reasons import AbortReason
 
 SOURCE = "external"
 """Among the positions of a checkpoint: the name of the source."""
@@ -149,6 +150,16 @@ class Position:
         text = self.value if isinstance(self.value, str) else canonical_json(self.value)
         text = text if len(text) <= 80 else f"{text[:80]}..."
         return text if self.kind is PositionKind.NUMBER else repr(text)  # '3' is a text, and of another kind
+
+
+def is_kept(rewound: Checkpoint) -> bool:
+    """Return whether published rows are delivered as they are, after the position whose refusal has rewound them.
+
+    Otherwise their author gives the position again: a sink has refused these rows, or a person has discarded them. If
+    a plan had several positions, its refusal names none, and each is tried alone.
+    """
+    several = rewound.plan is not None and len(rewound.plan.segments) > 1
+    return rewound.reason is AbortReason.PREDECESSOR_ABORTED or (rewound.reason is AbortReason.DECLINED and several)
 
 
 def check_bounds(given: object) -> None:

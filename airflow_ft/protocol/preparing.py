@@ -11,10 +11,9 @@ from typing import Any
 from airflow_ft.protocol.announced import Announcement
 from airflow_ft.protocol.delivery_log import DeliveryLog
 from airflow_ft.protocol.errors import DeclinedError, SinkUnavailableError, TokenLostError, UnfitTargetError
-from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Fence, Plan, canonical_json
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, Plan, canonical_json
 from airflow_ft.protocol.participant import Branching, Expiring, Participant
 from airflow_ft.protocol.planning import wants_vote
-from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.settling import Settling
 from airflow_ft.protocol.sharing import require_own_targets
 from airflow_ft.protocol.votes import Outcome, Proof
@@ -144,7 +143,7 @@ class Preparing(Settling):
         try:
             yield
         except DeclinedError as error:
-            self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
+            self._decline(number, error)
             raise
         except UnfitTargetError as error:  # the rows wait for the target, unless a person decides otherwise
             error.remedy += (

@@ -207,7 +207,8 @@ _EXPLANATIONS: dict[_Explained, _Explanation] = {
     ),
     AbortReason.PREDECESSOR_ABORTED: _Explanation(
         "An earlier checkpoint was aborted, and later ones must follow it in order.",
-        "As those of the earlier one: the next number delivers them, or they are computed again.",
+        "As those of the earlier one: the next number delivers them, or they are computed again. Rows that your program"
+        " gave are delivered after those of the earlier one.",
         "See the earlier one.",
     ),
     AbortReason.USER: _Explanation(

@@ -11,6 +11,7 @@ from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
     ConfigurationError,
+    DeclinedError,
     HeuristicCommitError,
     SinkAccessError,
     SinkUnavailableError,
@@ -21,6 +22,7 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, Plan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.planning import live_plans, may_be_heuristic, not_rolled_back, read_tombstone, tombstone_detail
+from airflow_ft.protocol.position import Position
 from airflow_ft.protocol.reasons import AbortReason, Reason
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.votes import Outcome, Proof
@@ -159,6 +161,25 @@ class Settling(Acting):
                 why = f"checkpoint {number} was aborted."
                 self._abort_one(later, AbortReason.PREDECESSOR_ABORTED, why, AfterAbort.CARRIED)
         return self._abort_one(self._store.checkpoint(self._pipeline, number), reason, message, after)
+
+    def _decline(self, number: int, error: DeclinedError) -> None:
+        """Abort a number whose rows a participant refuses. The error names the positions of given rows."""
+        self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
+        plan = self._store.checkpoint(self._pipeline, number).plan
+        parts = [self._store.checkpoint(self._pipeline, each.number) for each in plan.segments] if plan else []
+        given = [position for part in parts if (position := Position.stored(part)) is not None]
+        if not given:
+            return
+        names = ", ".join(map(str, given))
+        error.fields["positions"] = [position.value for position in given]
+        if len(given) == 1:
+            error.what = f"position {names}: {error.what}"
+            then = f"Then deliver position {names} again, with its rows. Rows of other positions are kept."
+        else:
+            error.what = f"one of the positions {names}: {error.what}"
+            then = "Their rows are kept. The next call delivers each position alone, and names the refused one."
+        error.remedy = f"{error.remedy} {then}".lstrip()
+        error.filled(self._pipeline)
 
     def _abort_one(self, checkpoint: Checkpoint, reason: Reason, message: str, after: AfterAbort) -> Checkpoint:
         plan = checkpoint.plan

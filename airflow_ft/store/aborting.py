@@ -7,6 +7,7 @@ from collections.abc import Collection
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey, SparkPosition
 from airflow_ft.protocol.planning import not_rolled_back
+from airflow_ft.protocol.position import SOURCE
 from airflow_ft.protocol.reasons import AbortReason, Reason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
@@ -144,6 +145,9 @@ def _rewind(
 
     TRIGGERED checkpoints are aborted too, and nothing is published before the next `begin_stage`. A running attempt
     has a state that contains the rewound rows (I1), and its publications would leave them out (I10).
+
+    Nothing computes given rows again: the reason of each position says whether its author must give it again
+    (`protocol.position.is_kept`).
     """
     concerned = [c for c in write.open_checkpoints() if c.number >= rewind_from]
     for checkpoint in concerned:
@@ -153,6 +157,7 @@ def _rewind(
             )
     # Theirs were not refused, and did not expire: they only follow.
     theirs = reason if reason is AbortReason.USER else AbortReason.PREDECESSOR_ABORTED
+    refused = [segment.number for segment in also.plan.segments] if also is not None and also.plan else []
     # The run at work counts on what is rewound, even where it has published nothing itself (I9): it stages again.
     runs = {to_pipeline(write.row).turn} | ({also.run} if also is not None else set())
     for checkpoint in concerned:
@@ -161,8 +166,14 @@ def _rewind(
             if checkpoint.state is S.STAGED:
                 runs.add(checkpoint.run)
         elif checkpoint.is_undelivered:  # SUBSUMED or carried by a number that was aborted
-            write.update_checkpoint(checkpoint, after_abort=AfterAbort.REWOUND.value)
-            write.event(EventKind.REWOUND, f"{message}; its rows are computed again", number=checkpoint.number)
+            given = SOURCE in checkpoint.positions
+            why = reason if [checkpoint.number] == refused else theirs
+            known = {"reason": why.value, "message": message} if given else {}
+            write.update_checkpoint(checkpoint, after_abort=AfterAbort.REWOUND.value, **known)
+            fate = "its rows are computed again"
+            if given:
+                fate = "its rows are kept" if why is AbortReason.PREDECESSOR_ABORTED else "it is given again"
+            write.event(EventKind.REWOUND, f"{message}; {fate}", number=checkpoint.number)
             runs.add(checkpoint.run)
     _unstage(write, runs)
     # I9: no run has read all of the input any more, up to where it is computed again. One that waits for these numbers

@@ -16,14 +16,17 @@ from airflow_ft.store.rows import json_text
 _LIVE = "segment_digest IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
 _AT = f"pipeline = ? AND position_digest = ? AND positions = ? AND {_LIVE} ORDER BY number DESC LIMIT 1"
 _NEWEST = f"pipeline = ? AND positions <> '{{}}' AND {_LIVE} ORDER BY number DESC LIMIT ?"
-_NOT_AGAIN = (
+NOT_AGAIN = (
     "NOT EXISTS (SELECT 1 FROM checkpoint again WHERE again.pipeline = checkpoint.pipeline"
     " AND again.position_digest = checkpoint.position_digest AND again.number > checkpoint.number"
     " AND again.segment_digest IS NOT NULL AND (again.after_abort IS NULL OR again.after_abort <> 'rewound'))"
 )
 _LEFT = (
     "pipeline = ? AND position_digest IS NOT NULL AND after_abort = 'rewound' AND segment_digest IS NOT NULL"
-    f" AND {_NOT_AGAIN} ORDER BY number LIMIT 1"
+    f" AND {NOT_AGAIN} ORDER BY number LIMIT 1"
+)
+_LAST_AT = (
+    "pipeline = ? AND position_digest = ? AND segment_digest IS NOT NULL AND positions = ? ORDER BY number DESC LIMIT 1"
 )
 _LAST_TRY = (
     "NOT EXISTS (SELECT 1 FROM checkpoint later WHERE later.pipeline = checkpoint.pipeline"
@@ -31,7 +34,7 @@ _LAST_TRY = (
     " AND later.segment_digest IS NULL)"
 )
 _UNPUBLISHED = (
-    f"pipeline = ? AND position_digest IS NOT NULL AND segment_digest IS NULL AND {_LAST_TRY} AND {_NOT_AGAIN}"
+    f"pipeline = ? AND position_digest IS NOT NULL AND segment_digest IS NULL AND {_LAST_TRY} AND {NOT_AGAIN}"
 )
 
 
@@ -54,8 +57,14 @@ class PositionOperations:
         return self._one(_NEWEST, pipeline, 1)
 
     def rewound_position(self, pipeline: str) -> Checkpoint | None:
-        """Return the first rewound checkpoint whose positions have not been published again since."""
-        return self._one(_LEFT, pipeline)
+        """Return the first rewound position that is not published again, as its last publication.
+
+        Positions keep the order of their first publication.
+        """
+        found = self._one(_LEFT, pipeline)
+        if found is None:
+            return None
+        return self._one(_LAST_AT, pipeline, position_digest(found.positions), json_text(dict(found.positions)))
 
     def unpublished_positions(self, pipeline: str) -> list[Checkpoint]:
         """Return the last try of each position that no checkpoint has published since, newest first."""

@@ -13,6 +13,7 @@ from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.store.events import HAS_TURN, LAST_TURN, EventKind
+from airflow_ft.store.positions import NOT_AGAIN
 from airflow_ft.store.reading import nothing
 from airflow_ft.store.writing import pipeline_write
 
@@ -28,6 +29,10 @@ _FORGET_POSITIONS = (
 _REFERENCED = (
     "SELECT base_location AS one, NULL AS other FROM pipeline WHERE name = ?"
     " UNION SELECT segment_location, spark_location FROM checkpoint WHERE pipeline = ? AND is_referenced = 1"
+    # Rows that a program gave, until their position is published again (`protocol.position.is_kept`). What is rewound
+    # has a segment: to ask for it would tempt SQLite to go through all positions.
+    " UNION SELECT segment_location, NULL FROM checkpoint WHERE pipeline = ? AND position_digest IS NOT NULL"
+    f" AND after_abort = 'rewound' AND {NOT_AGAIN}"
     # Where a rewind goes to, also when its rows are pruned (`core.retention`). A drain is newer, and has no position.
     " UNION SELECT NULL, spark_location FROM checkpoint WHERE pipeline = ? AND number = (SELECT number FROM checkpoint"
     " WHERE pipeline = ? AND is_base = 1 AND delivered_by IS NOT NULL ORDER BY number DESC LIMIT 1)"
@@ -91,7 +96,7 @@ class RetentionOperations:
 
     def referenced_locations(self, pipeline: str) -> frozenset[str]:
         """See `QueryLog.referenced_locations`; the base is of the same moment as the numbers."""
-        rows = self._database.read(_REFERENCED, *(pipeline,) * 6)
+        rows = self._database.read(_REFERENCED, *(pipeline,) * 7)
         if not rows:
             raise UnknownPipelineError(pipeline)
         return frozenset(location for row in rows for location in row.values() if location is not None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_ft.pipeline import settings
@@ -37,23 +39,26 @@ TRIGGERED = ("trigger", "write_rows", "seal")
 """Then the decision log knows the position, but its rows are not published."""
 
 
-def die_after(holder: Any, name: str) -> None:
+def die_after(holder: Any, name: str, times: int = 1) -> None:
     do: Callable[..., Any] = getattr(holder, name)
+    left = itertools.count(times - 1, -1)
 
-    def wrapped(*given: Any, **named: Any) -> None:
-        do(*given, **named)
-        os.kill(os.getpid(), signal.SIGKILL)
+    def wrapped(*given: Any, **named: Any) -> Any:
+        found = do(*given, **named)
+        if not next(left):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
 
     setattr(holder, name, wrapped)
 
 
-def killed(shop: Shop, position: int, holder: Any, name: str) -> None:
-    """A process that calls it and dies there."""
+def killed(shop: Shop, position: object, holder: Any, name: str, rows: pa.Table = ROWS, times: int = 1) -> None:
+    """A process that calls it and dies there, at the n-th time."""
     pid = os.fork()
     if pid == 0:
         try:
-            die_after(holder, name)
-            shop.deliver(ROWS, position)
+            die_after(holder, name, times)
+            shop.deliver(rows, position)
         finally:
             os._exit(1)
     _, status = os.waitpid(pid, 0)

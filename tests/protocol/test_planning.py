@@ -25,6 +25,7 @@ from airflow_ft.protocol.planning import (
     stranded,
     tombstone_detail,
 )
+from airflow_ft.protocol.position import Position
 from airflow_ft.protocol.reasons import AbortReason
 from tests.protocol.systems import ModelSink
 from tests.raising import raises
@@ -124,6 +125,12 @@ def test_consecutive_checkpoints_are_grouped_up_to_the_row_limit() -> None:
 
 def test_one_large_checkpoint_is_delivered_alone() -> None:
     assert shape([staged(1, 5), staged(2, 50), staged(3, 5)], 20) == [(1, [1]), (2, [2]), (3, [3])]
+
+
+def test_each_position_is_delivered_alone() -> None:
+    given = Position.of("day").to_json()
+    checkpoints = [staged(1, positions=given), staged(2, positions=given), staged(3, segment=None)]
+    assert shape(checkpoints, 1000) == [(1, [1]), (2, [2]), (3, [])]
 
 
 def test_carried_segments_go_first_and_in_order() -> None:

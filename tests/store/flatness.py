@@ -35,6 +35,7 @@ INDEXES = {
     "after_abort = 'rewound' LIMIT 1": "checkpoint_rewound",
     "AND position_digest = ?": "checkpoint_position",
     "after_abort = 'rewound' AND segment_digest IS NOT NULL AND NOT EXISTS": "checkpoint_position_left",
+    "after_abort = 'rewound' AND NOT EXISTS": "checkpoint_position_left",
     "segment_digest IS NULL AND NOT EXISTS": "checkpoint_position_unpublished",
     "ORDER BY stage_began": "run_complete_began",
     "ORDER BY as_of": "checkpoint_as_of",

@@ -5,9 +5,10 @@ import pytest
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, StateConflictError
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, Promise, SparkPosition
 from airflow_ft.protocol.pipelines import RequestKind
+from airflow_ft.protocol.position import Position, is_kept
 from airflow_ft.protocol.reasons import AbortReason
 from tests.raising import raises
-from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
+from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
 
 S = CheckpointState
 
@@ -156,6 +157,66 @@ class TestRewinds:
         staged = {run: scene.store.run(PIPELINE, run) for run in (RUN, LATER_RUN)}
         assert {run: row and row.staged for run, row in staged.items()} == {RUN: True, LATER_RUN: False}
         assert "computed again from Spark's batch 2" in scene.event_texts()[-1]
+
+    def test_rewound_positions_keep_their_order_and_their_files(self, scene: Scene) -> None:
+        def give(*positions: str) -> None:
+            scene.store.begin_stage(PIPELINE, scene.epoch, RUN)
+            for position in positions:
+                number, before = scene.trigger(), scene.store.pipeline(PIPELINE).last_published
+                given = Position.of(position).to_json()
+                scene.store.publish(PIPELINE, scene.epoch, number, before, a_segment(number), None, given)
+
+        def left() -> tuple[int, bool] | None:
+            found = scene.store.rewound_position(PIPELINE)
+            return None if found is None else (found.number, is_kept(found))
+
+        def needed() -> set[int]:
+            there = scene.store.referenced_locations(PIPELINE)
+            return {number for number in range(1, 8) if a_segment(number).location in there}
+
+        scene.take()
+        give("a", "b", "c")
+        scene.plan(1)
+        scene.abort(1, AfterAbort.REWOUND, 1)
+        assert left() == (1, False)
+        give("a")
+        assert left() == (2, True)
+        scene.plan(4)
+        scene.abort(4, AfterAbort.REWOUND, 4)
+        assert left() == (4, False), "it comes first, although b and c have lower numbers"
+        assert {2, 3, 4} <= needed()
+        give("a", "b", "c")
+        assert left() is None
+        assert needed() == {5, 6, 7}
+
+    @pytest.mark.parametrize("others", [(), (1,)])
+    def test_a_refusal_of_carried_positions_names_one_if_it_is_alone(
+        self, scene: Scene, others: tuple[int, ...]
+    ) -> None:
+        scene.take()
+        scene.store.begin_stage(PIPELINE, scene.epoch, RUN)
+        for number in (1, 2):
+            given = Position.of(f"day{number}").to_json()
+            scene.store.publish(PIPELINE, scene.epoch, scene.trigger(), number - 1, a_segment(number), None, given)
+        if not others:
+            scene.complete(1)
+        scene.plan(2, [*others, 2])
+        scene.abort(2)
+        carrying = scene.carry()
+        scene.plan(carrying, [*others, 2])
+        scene.abort(carrying, AfterAbort.REWOUND, others[0] if others else 2)
+        assert scene.checkpoint(2).message == f"rewound with checkpoint {carrying}"
+        assert [is_kept(scene.checkpoint(number)) for number in (*others, 2)] == [bool(others)] * len((*others, 2))
+
+    def test_a_person_discards_carried_positions_too(self, scene: Scene) -> None:
+        scene.take()
+        scene.store.begin_stage(PIPELINE, scene.epoch, RUN)
+        given = Position.of("day").to_json()
+        scene.store.publish(PIPELINE, scene.epoch, scene.trigger(), 0, a_segment(1), None, given)
+        scene.abort(1)
+        scene.store.rewind(PIPELINE, scene.epoch, 1, None, "a person")
+        assert not is_kept(scene.checkpoint(1))
+        assert scene.checkpoint(1).message == "a person"
 
     def test_a_rewind_to_the_beginning_has_no_base(self, scene: Scene) -> None:
         (number,) = scene.stage()

@@ -1,0 +1,232 @@
+"""Rows that a sink refuses are given again. Published rows of other positions are delivered, and never given again."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.connections import server_connections
+from airflow_ft.pipeline.decision_log import participant_factory
+from airflow_ft.protocol.coordinator import coordinating
+from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, SinkUnavailableError
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import Fence, Plan
+from airflow_ft.protocol.position import Position
+from airflow_ft.protocol.recovery import give_up_undecided
+from airflow_ft.sinks.sqlite.participant import SqliteParticipant
+from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
+from airflow_ft.wal.reader import ParquetWal
+from tests.pipeline.test_deliver import Shop, shop
+from tests.pipeline.test_deliver_killed import killed
+from tests.raising import raises
+
+__all__ = ["shop"]
+
+KINDS = [
+    ["day1", "day2", "day3"],
+    [["a"], ["b"], ["c"]],
+    [1, 2, 3],
+    [{"snapshot": number} for number in (1, 2, 3)],
+    [{"start": f"2026-11-0{day}T00:00:00Z", "end": f"2026-11-0{day + 1}T00:00:00Z"} for day in (1, 2, 3)],
+]
+BAD = -1
+
+
+def rows(number: int) -> pa.Table:
+    return pa.table({"id": pa.array([number], pa.int64()), "what": ["x"]})
+
+
+@pytest.fixture(autouse=True)
+def picky(shop: Shop) -> None:
+    with closing(sqlite3.connect(shop.folder / "shop.db")) as db:
+        db.execute("CREATE TABLE orders (id INTEGER NOT NULL CHECK (id > 0), what TEXT)")
+
+
+@contextmanager
+def away() -> Iterator[None]:
+    """The sink's server does not answer."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise SinkUnavailableError("the server is down.", code="server_unreachable", remedy="Start it.")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqliteParticipant, "prepare", refuse)
+        yield
+
+
+@contextmanager
+def checked() -> Iterator[None]:
+    """The sink refuses bad rows before it votes."""
+    prepare = SqliteParticipant.prepare
+
+    def check(sink: SqliteParticipant, plan: Plan, fence: Fence) -> Any:
+        for segment in plan.segments:
+            reader = ParquetWal().open(segment)
+            for file in reader.files("orders"):
+                if any(BAD in batch["id"].to_pylist() for batch in reader.batches("orders", file)):
+                    raise DeclinedError("no.", code="row_refused", remedy="Correct the rows.", checkpoint=plan.number)
+        return prepare(sink, plan, fence)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqliteParticipant, "prepare", check)
+        yield
+
+
+REFUSALS = pytest.mark.parametrize("refusing", [checked, nullcontext], ids=["in prepare", "in commit"])
+
+
+def publish(shop: Shop, given: pa.Table, position: Any) -> None:
+    with away(), raises(SinkUnavailableError, "server_unreachable") as refused:
+        shop.deliver(given, position)
+    assert "The rows are kept" in refused.value.remedy
+
+
+@REFUSALS
+@pytest.mark.parametrize("positions", KINDS, ids=str)
+def test_a_refused_position_drops_no_rows_of_others(shop: Shop, positions: list[Any], refusing: Any) -> None:
+    first, second, third = positions
+    publish(shop, rows(BAD), first)
+    publish(shop, rows(2), second)
+    with refusing(), raises(DeclinedError, "row_refused", checkpoint=1, positions=[Position.of(first).value]):
+        shop.deliver(rows(3), third)
+    assert shop.rows() == []
+    for later in (second, third):
+        with raises(ConfigurationError, "position_skipped"):
+            shop.deliver(rows(9), later)
+    found = shop.deliver(rows(1), first)
+    assert (found["checkpoint"], found["rows"], found["recovered_rows"], found["repeated"]) == (4, 3, 2, False)
+    for later, number in ((second, 5), (third, 6)):
+        again = shop.deliver(shop.folder / "gone", later)
+        assert (again["checkpoint"], again["repeated"]) == (number, True)
+    assert [id for id, _ in shop.rows()] == [1, 2, 3]
+
+
+@REFUSALS
+@pytest.mark.parametrize("positions", [KINDS[0], KINDS[-1]], ids=str)
+def test_a_dead_calls_rows_survive_a_later_refusal(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, positions: list[Any], refusing: Any
+) -> None:
+    monkeypatch.setattr(settings, "lease_seconds", lambda: 0.3)
+    first, second, third = positions
+    killed(shop, first, DecisionLog, "publish", rows(1))
+    with refusing(), raises(DeclinedError, "row_refused", checkpoint=2, positions=[Position.of(second).value]):
+        shop.deliver(rows(BAD), second)
+    again = shop.deliver(rows(9), first)
+    assert (again["checkpoint"], again["repeated"]) == (1, True)
+    with raises(ConfigurationError, "position_skipped", skipped=Position.of(second).value):
+        shop.deliver(rows(3), third)
+    assert not shop.deliver(rows(2), second)["repeated"]
+    assert not shop.deliver(rows(3), third)["repeated"]
+    assert [id for id, _ in shop.rows()] == [1, 2, 3]
+
+
+@REFUSALS
+def test_a_refusal_of_several_positions_is_tried_for_each(shop: Shop, refusing: Any) -> None:
+    """Another sink: the plans give way, and the next number carries the rows of all."""
+    publish(shop, rows(1), 1)
+    publish(shop, rows(BAD), 2)
+    publish(shop, rows(3), 3)
+
+    def deliver(number: int, position: int) -> dict[str, Any]:
+        return shop.deliver(dict.fromkeys(("orders", "large"), rows(number)), position, "orders", "large")
+
+    with closing(sqlite3.connect(shop.folder / "shop.db")) as db:
+        db.execute("CREATE TABLE large (id INTEGER, what TEXT)")
+    with refusing(), raises(DeclinedError, "row_refused", checkpoint=4, positions=[1, 2, 3, 4]):
+        deliver(4, 4)
+    with refusing(), raises(DeclinedError, "row_refused", checkpoint=6, positions=[2]):
+        deliver(9, 3)
+    assert shop.rows() == [(1, "x")]
+    assert not deliver(2, 2)["repeated"]
+    assert [id for id, _ in shop.rows()] == [1, 2, 3, 4]
+    assert [id for id, _ in shop.rows("large")] == [2, 4]
+
+
+def test_a_position_that_is_refused_twice_stays_first(shop: Shop) -> None:
+    publish(shop, rows(BAD), 1)
+    publish(shop, rows(BAD), 2)
+    for _ in range(2):
+        with checked(), raises(DeclinedError, "row_refused", positions=[1]):
+            shop.deliver(rows(BAD), 1)
+        with raises(ConfigurationError, "position_skipped", skipped=1):
+            shop.deliver(rows(2), 2)
+    with checked(), raises(DeclinedError, "row_refused", positions=[2]):
+        shop.deliver(rows(1), 1)
+    with raises(ConfigurationError, "position_skipped", skipped=2):
+        shop.deliver(rows(3), 3)
+    shop.deliver(rows(2), 2)
+    assert [id for id, _ in shop.rows()] == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["trigger", "publish"])
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_call_dies_while_it_publishes_kept_rows(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, step: str, times: int
+) -> None:
+    monkeypatch.setattr(settings, "lease_seconds", lambda: 0.3)
+    publish(shop, rows(BAD), 1)
+    publish(shop, rows(2), 2)
+    with pytest.raises(DeclinedError):
+        shop.deliver(rows(3), 3)
+    killed(shop, 1, DecisionLog, step, rows(1), times)
+    if (step, times) == ("trigger", 1):
+        shop.deliver(rows(1), 1)
+    shop.deliver(rows(4), 4)
+    assert shop.deliver(shop.folder / "gone", 2)["repeated"]
+    assert [id for id, _ in shop.rows()] == [1, 2, 3, 4]
+
+
+def test_a_gate_waits_for_the_refused_interval(shop: Shop) -> None:
+    first, second, _ = KINDS[-1]
+    with checked(), raises(DeclinedError, "row_refused", positions=[Position.of(first).value]):
+        publish(shop, rows(BAD), first)
+        shop.deliver(rows(2), second)
+    with closing(open_store(shop.store)) as store:
+        assert store.read_through("orders", datetime(2026, 11, 1, tzinfo=UTC)) is None
+    shop.deliver(rows(1), first)
+    with closing(open_store(shop.store)) as store:
+        assert store.read_through("orders", datetime(2026, 11, 1, tzinfo=UTC)) == 3
+        assert store.read_as_of("orders", 4) == datetime(2026, 11, 3, tzinfo=UTC)
+
+
+def test_what_a_person_rewinds_is_given_again(shop: Shop) -> None:
+    """Their author wants to change the rows."""
+    for number in (1, 2):
+        publish(shop, rows(8), number)
+    participants = participant_factory(server_connections)
+    with (
+        closing(open_store(shop.store)) as store,
+        coordinating(store, "orders", participants, Worker(), "a test", 0.0) as (coordinator, _),
+    ):
+        assert give_up_undecided(store, "orders", coordinator, "a person")
+    for number in (1, 2):
+        with raises(ConfigurationError, "position_skipped", skipped=number):
+            shop.deliver(rows(9), number + 1)
+        assert not shop.deliver(rows(number), number)["repeated"]
+    assert [id for id, _ in shop.rows()] == [1, 2]
+
+
+def test_rows_whose_files_are_gone_are_given_again(shop: Shop) -> None:
+    publish(shop, rows(BAD), 1)
+    publish(shop, rows(8), 2)
+    with pytest.raises(DeclinedError):
+        shop.deliver(rows(3), 3)
+    with closing(open_store(shop.store)) as store:
+        kept = store.checkpoint("orders", 2).segment
+    assert kept is not None
+    shutil.rmtree(kept.location.removeprefix("file://"))
+    shop.deliver(rows(1), 1)
+    with raises(ConfigurationError, "position_skipped", skipped=2):
+        shop.deliver(rows(3), 3)
+    assert not shop.deliver(rows(2), 2)["repeated"]
+    assert [id for id, _ in shop.rows()] == [1, 2, 3]
