@@ -29,6 +29,8 @@ KEPT = 4
 IDLE_SECONDS = 60.0
 # 1,000,000 keys on the HDFS-backed map are 5.5 MB of files, and some 45 times that in memory.
 BYTES, ENTRIES = 4 << 20, 200
+STORES = 4
+"""Open ones of a handle, as many as a join has in a partition. Each has all its files open."""
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +106,7 @@ def _close(handle: State) -> None:
 
 
 def _opened(pipeline: str, position: Position) -> State:
-    from airflow_ft.state.handle import Bounds, State
+    from airflow_ft.state.bounds import Bounds
+    from airflow_ft.state.handle import State
 
-    return State(pipeline, lambda _: position, bounds=Bounds(BYTES, ENTRIES + 1))
+    return State(pipeline, lambda _: position, bounds=Bounds(BYTES, ENTRIES + 1, STORES))

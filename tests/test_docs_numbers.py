@@ -100,7 +100,7 @@ TEXTS = {
     "state": [
         f"the pipeline's newest {access.NEWEST} checkpoints",
         f"{handles.ENTRIES} values of a key in a state, {state.MOST_BYTES >> 20} MB for an answer",
-        f"{handles.BYTES >> 20} MB of files in memory for a checkpoint",
+        f"{handles.BYTES >> 20} MB of files in memory for a lookup",
         f"after {timers.SILENT} such micro-batches in a row",
         f"{timers.SILENT * (timers.WAITING + 1)}, and {timers.SILENT} more for each retained checkpoint",
     ],

@@ -23,7 +23,7 @@ from airflow_ft.protocol.errors import (
     FoundProblemsError,
     NewerReleaseError,
     StoreCorruptError,
-    TerminalError,
+    TransientError,
 )
 from airflow_ft.protocol.failure import listed
 from airflow_ft.protocol.lease import Worker
@@ -132,7 +132,8 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
                     entry["undelivered_age"], entry["error"] = 0.0, str(error)
                     needs[each.pipeline] = str(error)
                     continue
-                if not found.needs and isinstance(each.error, TerminalError) and not found.retired:
+                is_final = each.error is not None and not isinstance(each.error, TransientError)
+                if is_final and not found.needs and not found.retired:
                     found = replace(found, needs=str(each.error))
                 metrics.emit(found)
                 entry["undelivered_age"] = found.undelivered.total_seconds()

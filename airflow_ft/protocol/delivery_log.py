@@ -320,8 +320,9 @@ class AdminLog(DeliveryLog, Protocol):
 
         HALTED pipelines only, and nothing PREPARED or COMMITTING (else StateConflictError), and only while `expected`
         is the pipeline's epoch: it was read before the sinks were looked at. The new epoch is above `epoch`, and the
-        next number above every delivered one. Leases are dropped, planned numbers become ABORTED (SUPERSEDED,
-        carried), and `last_delivered` returns the sinks' numbers. The pipeline stays HALTED until `resume`.
+        next number above every delivered one. Leases are dropped. Staged numbers that are planned, or not above every
+        delivered one, become ABORTED (SUPERSEDED, carried). `last_delivered` returns the sinks' numbers. The pipeline
+        stays HALTED until `resume`.
 
         `delivered` None: numbers keep their places, also PREPARED and COMMITTING ones; only the epoch grows. `choice`:
         how prepared rows of a former owner end, kept in the event for later adoptions.

@@ -115,9 +115,9 @@ def is_replaced(store: QueryLog, pipeline: str, number: int, position: SparkPosi
     """Return whether a restore or reset put the pipeline at this position after it had published the number.
 
     `airflow ft savepoint restore`, a full refresh and `airflow ft reset-state` make a folder under an epoch of their
-    own, which is newer than that of every number that was published before.
+    own. That epoch may have delivered earlier numbers, but it publishes none.
     """
-    return _moved_in(position) > 0 and _moved_in(position) > store.checkpoint(pipeline, number).epoch
+    return _moved_in(position) > 0 and _moved_in(position) >= store.checkpoint(pipeline, number).epoch
 
 
 def _moved_in(position: SparkPosition) -> int:
@@ -135,7 +135,7 @@ def retained(store: QueryLog, pipeline: str, most: int) -> list[Checkpoint]:
         for each in store.checkpoints(pipeline, most)
         if each.is_confirmed
         and (not each.finalised or each.number in unpruned)
-        and not (each.position and _moved_in(each.position) > each.epoch)
+        and not (each.position and _moved_in(each.position) >= each.epoch)
     ]
 
 

@@ -82,7 +82,8 @@ def recover_all(
     """Settle numbers that have been in doubt for `orphan_age` in every pipeline of this log (I8), in parallel.
 
     Skips pipelines that are HALTED, or whose lease another process holds. An error in one pipeline does not stop the
-    others. `look` may refuse a pipeline in which something is in doubt.
+    others; one of another package becomes an AirflowFtError. `look` may refuse a pipeline in which something is in
+    doubt.
 
     Raises:
         StoreUnavailableError: without the decision log nothing is done, and nothing rolled back.
@@ -101,6 +102,11 @@ def recover_all(
         except AirflowFtError as error:
             log.warning("cannot settle pipeline %s: %s", name, error)
             return Swept(name, error=error)
+        except Exception as error:  # of another package. Its message may hold a secret, so only the log has it
+            log.warning("cannot settle pipeline %s:", name, exc_info=error)
+            what = f"its recovery ended with a {type(error).__name__}."
+            remedy = "Read the log of the task that recovers all pipelines: it has the traceback."
+            return Swept(name, error=AirflowFtError(what, pipeline=name, remedy=remedy))
         return Swept(name, recovery)
 
     halted = {row.name: f"it is HALTED ({row.halt.reason})" for row in rows if row.halt is not None}

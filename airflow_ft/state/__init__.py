@@ -5,7 +5,7 @@
     with state.open("orders") as orders:
         orders.get(0, "customer-17")
 
-- `handle`: what `open` gives. `positions`: which checkpoint is looked at.
+- `handle`: what `open` gives. `bounds`: its limits. `positions`: which checkpoint is looked at.
 - `catalog`, `schemas`, `layout`: the states of an operator, and how their keys and values lie in Spark's files.
 - `versions`, `snapshots`, `records`, `streams`, `rows`, `hashing`: those files.
 - `feed`, `export`: what changed between two checkpoints; Arrow, files, Spark.

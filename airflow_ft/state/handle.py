@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_ft.protocol.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.spark.state.locations import require_batch
 from airflow_ft.spark.state.operators import Operator, operators
+from airflow_ft.state.bounds import TOO_LARGE, Bounds
 from airflow_ft.state.catalog import Catalog, catalog, numbers, require_whole
 from airflow_ft.state.hashing import partition_of
 from airflow_ft.state.layout import Entry, Shape, Table
@@ -33,18 +33,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _Key = tuple[int, int, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits of a handle in a process with other work.
-
-    `bytes`: of files that the handle reads as a whole, into memory, or copies from HDFS. `entries`: most entries of a
-    key that `entries` returns.
-    """
-
-    bytes: int
-    entries: int
 
 
 class State:
@@ -108,6 +96,13 @@ class State:
 
     def entries(self, op: int | str, key: Any, state: str | None = None) -> Mapping[str, tuple[Entry, ...]]:
         """The same as `get`, value by value: those of each state that has some, in order; {}: nothing."""
+        earlier = self._read
+        try:
+            return self._reading(lambda: self._entries_of_key(op, key, state))
+        except ConfigurationError as error:
+            if error.code != TOO_LARGE or not earlier:
+                raise
+        self._forget()  # the bound is for one lookup, and earlier ones have used a part of it
         return self._reading(lambda: self._entries_of_key(op, key, state))
 
     def scan(self, op: int | str, state: str | None = None) -> Iterator[Entry]:
@@ -284,22 +279,15 @@ class State:
             id = known.folders.unique_id(partition, name, known.stores)
             folder = known.folders.of(partition, name)
             if self._bounds is not None:
-                self._make_room(bytes_to_read(folder, self.version, id), self._bounds.bytes)
+                self._make_room(bytes_to_read(folder, self.version, id), self._bounds)
             self._stores[key] = open_version(folder, self.version, id)
         return self._stores[key]
 
-    def _make_room(self, more: int, bound: int) -> None:
-        if self._read + more > bound:
-            raise ConfigurationError(
-                f"the lookup needs {self._read + more:,} bytes of state files, and {bound:,} are allowed here.",
-                code="state_too_large",
-                remedy=f"Look it up in a process of your own: `airflow ft state get {self.pipeline} ...`, or with"
-                " airflow_ft.state.",
-                pipeline=self.pipeline,
-                bytes=self._read + more,
-                most=bound,
-            )
+    def _make_room(self, more: int, bounds: Bounds) -> None:
+        bounds.require(self.pipeline, self._read + more)
         self._read += more
+        if len(self._stores) >= bounds.stores:
+            self._close_stores()
 
     def _catalog(self, op: int | str) -> Catalog:
         if op not in self._catalogs:
@@ -387,10 +375,14 @@ class State:
         return int(self._clock() * 1000)
 
     def _forget(self) -> None:
+        self._close_stores()
+        self._catalogs, self._operators, self._read = {}, None, 0
+
+    def _close_stores(self) -> None:
         for store in self._stores.values():
             with suppress(OSError):
                 store.close()
-        self._stores, self._catalogs, self._operators, self._read = {}, {}, None, 0
+        self._stores = {}
 
 
 def _scalar(key: Any) -> Any:

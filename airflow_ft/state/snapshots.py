@@ -8,8 +8,10 @@ location.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -42,6 +44,8 @@ class Snapshot:
         except StorageUnavailableError:  # it says nothing of the state
             raise
         except Exception as error:  # rocksdict raises this very class, with RocksDB's words
+            if os.strerror(errno.EMFILE) in str(error):  # that of ENFILE begins with the same words
+                raise _out_of_descriptors(f"{folder}/{name}", error) from error
             raise _damaged(f"the snapshot {name} of Spark's state in {folder} cannot be opened", error) from error
         self._name = f"the snapshot {name} of Spark's state in {folder}"
         self.families: Mapping[str, int] = metadata.get("columnFamilyMapping") or {}
@@ -86,6 +90,15 @@ def _damaged(what: str, error: Exception) -> WalCorruptError:
         f"{what}: {error}",
         code="state_damaged",
         remedy=RESTORE_STATE,
+    )
+
+
+def _out_of_descriptors(path: str, error: Exception) -> StorageUnavailableError:
+    return StorageUnavailableError(
+        f"{path} cannot be opened, because this process has too many open files: {error}",
+        number=errno.EMFILE,
+        remedy="Raise its limit of open files (`ulimit -n`, LimitNOFILE of systemd), or close other handles on state.",
+        path=path,
     )
 
 

@@ -64,8 +64,10 @@ class AdoptionOperations:
             write.change("DELETE FROM lease WHERE pipeline = ?", pipeline)
             write.set_pipeline(epoch=mine, next_number=max(write.row["next_number"], newest + 1))
             for checkpoint in checkpoints:
-                if checkpoint.state is S.TRIGGERED or (checkpoint.state is S.STAGED and checkpoint.plan is not None):
-                    published = checkpoint.state is S.STAGED
+                published = checkpoint.state is S.STAGED
+                # A sink would refuse a number that is not above its fence's floor.
+                moves = published and (checkpoint.plan is not None or checkpoint.number <= newest)
+                if checkpoint.state is S.TRIGGERED or moves:
                     reason = AbortReason.SUPERSEDED if published else AbortReason.ATTEMPT_ENDED
                     message = "the sinks were adopted; its rows are delivered under a number above theirs."
                     write.abort(checkpoint, reason, message, AfterAbort.CARRIED, rolls_back=False)

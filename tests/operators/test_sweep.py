@@ -92,6 +92,23 @@ def test_a_damaged_row_hides_no_other_pipeline(world: World, gauges: dict[str, f
     assert gauges["airflow_ft.needs_attention.other"] == 1
 
 
+def test_an_error_of_another_package_hides_no_other_pipeline(
+    world: World, gauges: dict[str, float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise PermissionError("sesame")
+
+    prepared(world)
+    world.store.register("other")
+    world.store.halt("other", HaltReason.TOKEN_LOST, "it is gone.")
+    monkeypatch.setattr("airflow_ft.operators.sweep.participant_factory", lambda: refused)
+    with raises(AirflowFailException, "problems_found", pipelines=[PIPELINE, "other"]) as caught:
+        run()
+    assert gauges[f"airflow_ft.needs_attention.{PIPELINE}"] == gauges["airflow_ft.needs_attention.other"] == 1
+    assert caught.error is not None and "PermissionError" in caught.error.what and "sesame" not in caught.error.what
+    assert any(each.exc_info and "sesame" in str(each.exc_info[1]) for each in caplog.records)
+
+
 def test_patience_ends(world: World, gauges: dict[str, float]) -> None:
     world.stage(1)
     assert run()[PIPELINE]["undelivered_age"] > 0

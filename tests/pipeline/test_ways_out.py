@@ -278,8 +278,8 @@ def test_an_older_log_is_noticed_by_newer_state_of_spark(shop: Shop) -> None:
     assert shop.ids() == [1, 2] and newer.exists()
 
 
-@pytest.mark.parametrize("aborted", [False, True])
-def test_an_older_log_that_had_planned_nothing_is_adopted(shop: Shop, aborted: bool) -> None:
+@pytest.mark.parametrize(("aborted", "position"), [(False, 1), (False, 3), (True, 3)])
+def test_an_older_log_that_had_planned_nothing_is_adopted(shop: Shop, aborted: bool, position: int) -> None:
     """Its halt names the sinks, or the error of `adopt` names the command that finds them."""
 
     def die(*_: object, **__: object) -> None:
@@ -307,8 +307,8 @@ def test_an_older_log_that_had_planned_nothing_is_adopted(shop: Shop, aborted: b
             shop.deliver(3)
     shop.sql("DELETE FROM orders")  # as docs/recovery.md says
     assert sorted(shop.adopt().heads) == ["first"]
-    shop.deliver(3)
-    assert shop.ids() == [1, 3]
+    shop.deliver(position)
+    assert shop.ids() == sorted({1, position}), "the staged rows come, also if the next run has none"
 
 
 @pytest.mark.parametrize("forgets", [True, False])

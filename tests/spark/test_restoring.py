@@ -10,6 +10,7 @@ import pytest
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.from_savepoint import BEGINNING, Later
 from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.lookup import retained
 from airflow_ft.protocol.model import CheckpointState, Former
 from airflow_ft.protocol.overview import Noted
 from airflow_ft.protocol.recovery import recover
@@ -112,6 +113,21 @@ def test_a_savepoint_of_a_decided_checkpoint_is_restored(saved: tuple[Pipelines,
     restored(pipelines, newer, Later.REFUSE)
     pipelines.run(OLD, 3)
     assert pipelines.have(1, 2, 3)
+
+
+def test_a_restore_replaces_the_state_of_what_it_delivers(saved: tuple[Pipelines, str]) -> None:
+    """It delivers checkpoint 2 under its own epoch, and then moves the pipeline back to 1."""
+    pipelines, uri = saved
+    pipelines.run(OLD, 2, "decided")
+    restored(pipelines, uri, Later.WRITE_AGAIN)
+    assert [each.number for each in retained(pipelines.store, OLD, 10)] == [1]
+    with raises(ConfigurationError, "state_replaced", checkpoint=2):
+        taking.take(pipelines.store, OLD, str(pipelines.folder / "savepoints"), "a test", 2)
+    behind = pipelines.savepoint()
+    assert read_metadata(behind).restored
+    restored(pipelines, BEGINNING, Later.WRITE_AGAIN)
+    with raises(StateConflictError, "rows_would_repeat"):
+        restored(pipelines, behind, Later.REFUSE)
 
 
 def test_a_restore_records_in_which_life_its_savepoint_was_taken(saved: tuple[Pipelines, str]) -> None:

@@ -37,6 +37,16 @@ class TestAdoption:
             scene.store.hold_lease(PIPELINE, 1, a_lease())
         assert "adopted by someone" in scene.event_texts()[-1]
 
+    def test_a_staged_number_that_the_sinks_have_passed_is_carried(self, scene: Scene) -> None:
+        """Under its own number it would be below their fences' floors. A number above them keeps its place."""
+        scene.stage(3, continues=True)
+        scene.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "the log is older.")
+        scene.store.adopt(PIPELINE, 41, {"db": 2, "kafka": 1}, "ada", expected=1)
+        found = [scene.checkpoint(number) for number in (1, 2, 3)]
+        assert [each.state for each in found] == [S.ABORTED, S.ABORTED, S.STAGED]
+        assert [each.after_abort for each in found] == [AfterAbort.CARRIED, AfterAbort.CARRIED, None]
+        assert scene.open_numbers() == [1, 2, 3]
+
     def test_a_choice_is_kept_for_later_adoptions(self, scene: Scene) -> None:
         scene.stage()
         scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")

@@ -18,7 +18,8 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.state.locations import SparkLocation
-from airflow_ft.state.handle import Bounds, State
+from airflow_ft.state.bounds import Bounds
+from airflow_ft.state.handle import State
 from airflow_ft.state.hashing import partition_of
 from airflow_ft.state.layout import Entry, Shape, Table
 from airflow_ft.state.positions import Position
@@ -310,7 +311,7 @@ def test_what_has_expired_is_hidden(world: World) -> None:
                 assert all(each.expires is None for each in entries), name
         assert [each.at for each in visible["many"]] == [{"index": 0}, {"index": 1}]
     with world.state(
-        bounds=Bounds(bytes=0, entries=1)
+        bounds=Bounds(bytes=0, entries=1, stores=1)
     ) as bounded:  # what lies in a full snapshot is not read as a whole
         assert bounded.entries(0, "key-") == {name: entries[:1] for name, entries in visible.items()}
 
