@@ -14,6 +14,7 @@ from airflow_ft.protocol.errors import (
     ExternalRowsError,
     StorageUnavailableError,
 )
+from airflow_ft.protocol.secrets import safe_uri
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs, is_remote
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.writer import part_order
@@ -171,10 +172,11 @@ def readable(where: str) -> Iterator[None]:
 
 
 def _unreadable(location: str) -> ConfigurationError:
+    shown = safe_uri(location)
     return ConfigurationError(
-        f"{location} cannot be read here.",
+        f"{shown} cannot be read here.",
         code="path_invalid",
         remedy="Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH or s3://CONNECTION@BUCKET/FOLDER. Copy"
         " files from other places there, or give a table in memory.",
-        path=location,
+        path=shown,
     )

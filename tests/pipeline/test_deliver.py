@@ -457,6 +457,21 @@ def test_an_invalid_folder_is_refused_before_it_is_published(
     assert shop.deliver(tmp_path / "other", "a")["rows"] == 2, "the position is still free"
 
 
+@pytest.mark.parametrize(
+    ("where", "shown"),
+    [
+        ("s3a://AKIA:pl/anted@lake/in", "s3a://...@lake/in"),
+        ("abfss://c@lake/in?sig=pl/anted", "abfss://...@lake/in"),
+    ],
+)
+def test_keys_in_a_uri_reach_neither_error_nor_decision_log(shop: Shop, where: str, shown: str) -> None:
+    with raises(ConfigurationError, "path_invalid", path=shown) as caught:
+        shop.deliver(where, 1)
+    with closing(open_store(shop.store)) as store:
+        [checkpoint] = store.checkpoints("orders")
+    assert "anted" not in f"{caught.error} {checkpoint.message}"
+
+
 def test_a_result_of_duckdb_arrives(shop: Shop) -> None:
     query = "SELECT range::BIGINT id, ['even', 'odd'][range % 2 + 1]::ENUM('even', 'odd') what FROM range(3)"
     assert shop.deliver(duckdb.sql(query), "a")["rows"] == 3
