@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.pipeline import ready
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SealError, together
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SealError, StageError, together
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.position import Position, PositionKind
@@ -150,6 +150,10 @@ def _attempt(run: steps.Context[DecisionLog], spec: Mapping[str, Any]) -> Iterat
             yield epoch, attempt
         except AirflowFtError as error:
             give_up(run, epoch, error, error.abort_reason)
+            raise
+        except Exception as error:  # of another package: its text may hold a secret
+            known = StageError(f"the stage ended with a {type(error).__name__}.", code="stage_failed")
+            give_up(run, epoch, known, known.abort_reason)
             raise
         keeper.check()
         # Not complete: when these rows were read is not known here. An interval says it with its end (`as_of`).

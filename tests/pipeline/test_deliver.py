@@ -514,6 +514,8 @@ class FrameOfPandas(pd.DataFrame):
         (pa.table({"n": pa.Array.from_buffers(pa.decimal128(38), 1, [None, DIGITS])}), "value_not_exact"),
         (pa.table([[1], [2]], names=["id", "id"]), "column_repeated"),
         (pd.DataFrame({"id": [1, "x"]}), "rows_unreadable"),
+        (pd.DataFrame({"m": [{}]}), "type_unsupported"),
+        (pd.DataFrame({"m": [[{}]]}), "type_unsupported"),
         (pl.DataFrame({"id": pl.Series([1], dtype=pl.Int128)}), "rows_unreadable"),
         (pl.DataFrame({"id": [UUID(int=1)]}), "rows_unreadable"),
         (FrameOfPolars({"id": [UUID(int=1)]}), "rows_unreadable"),
@@ -534,6 +536,21 @@ def test_rows_with_wrong_columns_are_refused_before_publishing(shop: Shop) -> No
         shop.deliver(ROWS.rename_columns(["id", "strange"]), 2)
     assert caught.value.sink == "orders"
     assert shop.states() == ["COMPLETED", "ABORTED"]
+
+
+def test_the_next_position_names_an_error_of_another_package(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("password=planted")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(incoming, "write_rows", fail)
+        shop.deliver(ROWS, 1)
+    with raises(ConfigurationError, "position_skipped", skipped=1):
+        shop.deliver(ROWS, 2)
+    with closing(open_store(shop.store)) as store:
+        [checkpoint] = store.checkpoints("orders")
+    assert RuntimeError.__name__ in checkpoint.message and "planted" not in checkpoint.message
+    assert shop.deliver(ROWS, 1)["rows"] == 2
 
 
 def test_files_that_change_while_they_are_read_are_not_published(
