@@ -13,8 +13,10 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import duckdb
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -24,6 +26,7 @@ import pytest
 import airflow_ft
 from airflow_ft.pipeline.actions.verifying import verify_participant
 from airflow_ft.pipeline.connections import server_connections
+from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -490,6 +493,8 @@ def test_a_frame_of_polars_arrives(shop: Shop) -> None:
 OFFSETS = pa.py_buffer((0).to_bytes(4, "little") + (1).to_bytes(4, "little"))
 DIGITS = pa.py_buffer((2**127 - 1).to_bytes(16, "little"))
 """39 of them, as DuckDB gives HUGEINT."""
+NANOSECOND = pd.Timestamp(1, unit="ns")
+LOCAL, INSTANT = datetime(2020, 1, 1, 10), datetime(2020, 1, 1, 10, tzinfo=ZoneInfo("Europe/Berlin"))
 DAYS_AND_TIMES = pd.Index([date(2020, 1, 1), datetime(2020, 1, 1, 5)], name="day", dtype=object)
 
 
@@ -523,11 +528,42 @@ class FrameOfPandas(pd.DataFrame):
         (pd.DataFrame({"day": [date(2020, 1, 1), datetime(2020, 1, 1, 5)]}), "rows_unreadable"),
         (pd.DataFrame({"days": [[date(2020, 1, 1), datetime(2020, 1, 1, 5)]]}), "rows_unreadable"),
         (pd.DataFrame({"id": [1, 2]}, index=DAYS_AND_TIMES), "rows_unreadable"),
+        (pd.DataFrame({"day": [date(2020, 1, 1), np.datetime64(1, "ns")]}), "rows_unreadable"),
+        (pd.DataFrame({"at": pd.Series([NANOSECOND, pd.NaT], dtype=object)}), "value_not_exact"),
+        (pd.DataFrame({"at": [[NANOSECOND]]}), "value_not_exact"),
+        (pd.DataFrame({"at": [{"at": NANOSECOND}]}), "value_not_exact"),
+        (pd.DataFrame({"at": pd.Series([LOCAL, INSTANT], dtype=object)}), "rows_unreadable"),
+        (pd.DataFrame({"at": pd.Series([INSTANT, LOCAL], dtype=object)}), "rows_unreadable"),
+        (pd.DataFrame({"at": [[INSTANT], [LOCAL]]}), "rows_unreadable"),
+        (pd.DataFrame({"id": [1, 2]}, index=pd.Index([LOCAL, INSTANT], name="at", dtype=object)), "rows_unreadable"),
+        (pd.DataFrame({"t": ["a", b"b"]}), "rows_unreadable"),
+        (pd.DataFrame({"t": [{"t": b"a"}, {"t": "b"}]}), "rows_unreadable"),
+        (pd.DataFrame({"t": [bytearray(b"a"), "b"]}), "rows_unreadable"),
     ],
 )
 def test_a_table_that_no_sink_can_store_is_refused(shop: Shop, rows: Any, code: str) -> None:
     with raises(ExternalRowsError, code):
         shop.deliver(rows, "a")
+
+
+def test_objects_of_pandas_that_keep_their_values_arrive(shop: Shop) -> None:
+    """Two places of a dictionary may have two types, and NaT is no datetime."""
+    each = {"day": date(2020, 1, 1), "local": LOCAL, "instant": INSTANT, "text": "a", "bytes": b"b"}
+    rows = pd.DataFrame(
+        {
+            "id": [1, 2],
+            "each": [each, {**each, "instant": INSTANT.astimezone(UTC), "day": pd.NaT}],
+            "day": pd.Series([date(2020, 1, 1), pd.NaT], dtype=object),
+        }
+    )
+    table = GivenRows(rows, ["orders"]).columns()["orders"]
+    assert [str(field.type) for field in table.field("each").type] == [
+        "date32[day]",
+        "timestamp[us]",
+        "timestamp[us, tz=Europe/Berlin]",
+        "string",
+        "binary",
+    ]
 
 
 def test_rows_with_wrong_columns_are_refused_before_publishing(shop: Shop) -> None:
