@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _INBOX = "inbox"
-_OF_SPARK = re.compile(r"part-(\d+)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(-c\d)?")
+_OF_SPARK = re.compile(r"part-(\d+)-(?:tid-\w+-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(-c\d)?")
 """Groups: number, job, and the mark of writes without partitions and buckets, which always have a first part."""
 _REMEDY = "Clear the task that hands out the folder, so that all tasks after it run again."
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
 from airflow_ft.clients.buckets import is_bucket
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
     from airflow_ft.wal.local import LocalFileSystem
     from airflow_ft.wal.s3 import S3FileSystem
 
+_OF_DATABRICKS = re.compile(r"part-\d+-tid-[a-z0-9]+-")
+_COMMITTED = re.compile(r"_committed_[a-z0-9]+")
+_AGAIN = (
+    "Write the rows again, into an empty folder. So that failed tries leave no files, set"
+    " spark.sql.sources.commitProtocolClass to"
+    " org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol."
+)
 Marks = Mapping[str, tuple[object, ...]]
 """Names of files, with what differs in a later file in its place."""
 _HIDDEN = ("_", ".")
@@ -92,6 +100,57 @@ def with_rows(location: str, found: Marks) -> list[str]:
             path=location,
         )
     return sorted(seen, key=part_order)
+
+
+def require_committed(files: FileSystem, location: str, names: Collection[str], found: Marks) -> None:
+    """Raise ExternalRowsError if files are not those that jobs of Databricks have committed.
+
+    These jobs write into the folder itself. Its readers take what a file `_committed_<job>` lists as added and none
+    lists as removed: failed jobs and tasks leave their files ("Uncommitted files causing data duplication",
+    kb.databricks.com). FileNotFoundError if such a list has vanished since the look.
+    """
+    added: set[str] = set()
+    removed: set[str] = set()
+    for name in found:
+        if _COMMITTED.fullmatch(name):
+            new, old = _change(files, location, name)
+            added.update(new)
+            removed.update(old)
+    if replaced := sorted(removed.intersection(names)):
+        raise _uncommitted(location, replaced[0], f"a later job of Databricks has removed {replaced[0]}")
+    if unknown := sorted(name for name in names if _OF_DATABRICKS.match(name) and name not in added):
+        raise _uncommitted(location, unknown[0], f"no _committed_ file of Databricks lists {unknown[0]}")
+    if missing := sorted(added - removed - set(names)):
+        raise ExternalRowsError(
+            f"{missing[0]} is missing in {location}, and a _committed_ file of Databricks lists it.",
+            code="part_missing",
+            remedy=_AGAIN,
+            path=location,
+            file=missing[0],
+        )
+
+
+def _change(files: FileSystem, location: str, name: str) -> Sequence[list[str]]:
+    """Return the files that a `_committed_` file adds and removes. It is empty if its job was cancelled."""
+    where = files.uri(location, name)
+    with readable(where), files.open_plain(where) as file:
+        text = file.read()
+    with suppress(ValueError, TypeError, KeyError):
+        change = json.loads(text or b'{"added": [], "removed": []}')
+        lists = [change["added"], change["removed"]]
+        if all(isinstance(each, list) and all(isinstance(file, str) for file in each) for each in lists):
+            return lists
+    raise _uncommitted(location, name, f"{name} is not JSON with lists of files")
+
+
+def _uncommitted(location: str, name: str, why: str) -> ExternalRowsError:
+    return ExternalRowsError(
+        f"the rows in {location} are not known to be committed: {why}.",
+        code="files_uncommitted",
+        remedy=f"{_AGAIN} Give the folder, and not a single file in it.",
+        path=location,
+        file=name,
+    )
 
 
 def _refuse_tables(location: str, found: Marks) -> None:

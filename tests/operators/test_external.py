@@ -217,6 +217,12 @@ def two_jobs(folder: str) -> None:
         write(folder, name=f"part-00000-{JOB}{job}-c000.snappy.parquet")
 
 
+def two_jobs_of_databricks(folder: str) -> None:
+    for job in "12":
+        write(folder, name=(name := f"part-00000-tid-{job}-{JOB}{job}-7-1-c000.snappy.parquet"))
+        Path(folder, f"_committed_{job}").write_text(json.dumps({"added": [name], "removed": []}))
+
+
 def cut_job(folder: str) -> None:
     for part in range(6, 10):
         write(folder, name=f"part-{part:05}-{JOB}1-c000.snappy.parquet")
@@ -228,6 +234,7 @@ def cut_job(folder: str) -> None:
         (lambda folder: None, "files_none"),
         (shutil.rmtree, "folder_replaced"),
         (two_jobs, "writers_mixed"),
+        (two_jobs_of_databricks, "writers_mixed"),
         (cut_job, "part_missing"),
         (lambda folder: Path(folder, "a.parquet").write_bytes(b"torn"), "parquet_unreadable"),
     ],

@@ -423,6 +423,24 @@ def linked(at: Path, name: str, *tables: pa.Table) -> Path:
     return at
 
 
+def databricks(at: Path, *jobs: int, **changes: object) -> Path:
+    """A folder with a file of each job. `changes`: by the text `of_<job>`, what is in its `_committed_` file."""
+    at.mkdir(parents=True, exist_ok=True)
+    for job in jobs:
+        pq.write_table(ROWS, at / f"part-00000-tid-{job}-5d1c8c2e-0000-4000-8000-00000000000{job}-7-1-c000.parquet")
+        (at / f"_started_{job}").touch()
+    for name, change in changes.items():
+        text = change if isinstance(change, str) else json.dumps(change)
+        (at / f"_committed_{name.removeprefix('of_')}").write_text(text)
+    return at
+
+
+def change(*added: int, removed: Sequence[int] = ()) -> dict[str, list[str]]:
+    """What Databricks writes into a `_committed_` file."""
+    name = "part-00000-tid-{0}-5d1c8c2e-0000-4000-8000-00000000000{0}-7-1-c000.parquet"
+    return {"added": [name.format(job) for job in added], "removed": [name.format(job) for job in removed]}
+
+
 def table_of(at: Path, marker: str) -> Path:
     (at / marker).parent.mkdir()
     (at / marker).touch()
@@ -444,6 +462,16 @@ def table_of(at: Path, marker: str) -> Path:
         (lambda at: table_of(folder(at, ROWS), "_spark_metadata/0"), "files_of_a_table"),
         (lambda at: table_of(folder(at / "data", ROWS).parent, "metadata/v1.metadata.json"), "files_of_a_table"),
         (lambda at: table_of(folder(at / "bucket-0", ROWS).parent, "snapshot/snapshot-1"), "files_of_a_table"),
+        (lambda at: databricks(at, 1, 2, of_2=change(2)), "files_uncommitted"),  # job 1 has failed
+        (lambda at: databricks(at, 1, 2, of_1=change(2), of_2=change(2)), "files_uncommitted"),  # as a task of job 1
+        (lambda at: databricks(at, 1, 2, of_1=change(1), of_2=change(2, removed=[1])), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1=""), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1='{"added": ["part'), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1=["added"]), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1={"added": [[]], "removed": []}), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1=change(1), of_vacuum5='{"added"'), "files_uncommitted"),
+        (lambda at: next(databricks(at, 1).glob("part-*")), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1=change(1), of_2=change(2)), "part_missing"),
         (lambda at: folder(at, ROWS, ROWS.drop_columns("what")), "files_differ"),
         (lambda at: folder(at, ROWS, ROWS.set_column(0, "id", pa.array([1, 2], pa.int32()))), "files_differ"),
         (lambda at: (folder(at, ROWS) / "b.csv").write_text("id\n1\n") and at, "parquet_unreadable"),
@@ -458,6 +486,27 @@ def test_an_invalid_folder_is_refused_before_it_is_published(
     assert shop.states() == ["ABORTED"]
     folder(tmp_path / "other", ROWS)
     assert shop.deliver(tmp_path / "other", "a")["rows"] == 2, "the position is still free"
+
+
+def test_what_databricks_has_committed_is_delivered(shop: Shop, tmp_path: Path) -> None:
+    vacuum = {"added": [], "removed": ["_committed_8", "_committed_vacuum5"]}
+    at = databricks(tmp_path / "in", 1, 2, of_1=change(1, removed=[9]), of_2=change(2), of_3="", of_vacuum5=vacuum)
+    assert shop.deliver(at, "a")["rows"] == 4
+
+
+def test_a_list_of_databricks_that_vanishes_is_a_change(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, look = databricks(tmp_path / "in", 1, of_1=change(1)), incoming.look
+
+    def looked(*given: Any) -> Any:
+        found = look(*given)
+        (at / "_committed_1").unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(incoming, "look", looked)
+    with raises(StageError, "file_changed", path=at.as_uri()):
+        shop.deliver(at, "a")
 
 
 @pytest.mark.parametrize(
