@@ -220,7 +220,6 @@ def _publish(
     try:
         write_rows(folder, rows)
         segment = folder.seal(number, dict.fromkeys(rows, True), position.to_json())
-        folder.files.remove_tree(folder.beside)
     except AirflowFtError:
         raise
     except OSError as error:
@@ -231,6 +230,10 @@ def _publish(
             remedy="Check whether the disk of wal_root is full or unreachable. Nothing was published: the next attempt"
             " writes the rows again.",
         ) from error
+    try:
+        folder.files.remove_tree(folder.beside)
+    except (AirflowFtError, OSError) as error:  # such as a late task of Spark, which writes there
+        log.warning("%s is not needed and could not be deleted (a later sweep tries again): %s", folder.beside, error)
     roots.require_files(segment.location, [(MANIFEST, None)])
     # One conditional write. Refused or unanswered: it is not repeated (I5). The next attempt finds the position or not.
     store.publish(name, epoch, number, before.last_published, segment, None, position.to_json(), as_of=position.as_of)

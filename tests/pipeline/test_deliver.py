@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
@@ -43,6 +44,7 @@ from airflow_ft.protocol.verify import Delivered, SinkReport, verify
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.store import open_store
 from airflow_ft.wal import incoming
+from airflow_ft.wal.local import LocalFileSystem
 from tests.raising import raises
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "what": ["a", "b"]})
@@ -636,6 +638,20 @@ def test_the_next_position_names_an_error_of_another_package(shop: Shop, monkeyp
         [checkpoint] = store.checkpoints("orders")
     assert RuntimeError.__name__ in checkpoint.message and "planted" not in checkpoint.message
     assert shop.deliver(ROWS, 1)["rows"] == 2
+
+
+def test_files_beside_the_rows_that_stay_do_not_fail_the_call(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = LocalFileSystem.remove_tree
+
+    def refuse(files: LocalFileSystem, uri: str) -> None:
+        if uri.endswith(".given"):
+            raise PermissionError(errno.EACCES, "not yours")
+        remove(files, uri)
+
+    monkeypatch.setattr(LocalFileSystem, "remove_tree", refuse)
+    with logged() as lines:
+        assert shop.deliver(ROWS, 1)["rows"] == 2
+    assert any("1-1/.given" in line for line in lines)
 
 
 def test_files_that_change_while_they_are_read_are_not_published(
