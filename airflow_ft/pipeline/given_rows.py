@@ -270,7 +270,8 @@ def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows
     try:
         check_types(frame.schema, sink)  # with Spark Connect, the plan is analysed here
         observed = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
-        with fixed_conf(frame.sparkSession, "spark.sql.parquet."):  # else Spark may cut times, and shift old days
+        # Else Spark may cut times and shift old days, or keep rows of two computations after it lost executors.
+        with fixed_conf(frame.sparkSession, "spark.sql.parquet.", "spark.sql.shuffle."):
             observed.write.parquet(filesystem(location).hadoop_path(location))
     except (PySparkException, Py4JError) as error:
         raise as_error(error, folder.pipeline, folder.pipeline) from error
