@@ -194,7 +194,7 @@ def folder_of(location: str) -> tuple[FileSystem, str, str]:
     try:
         files = filesystem(location)
     except ConfigurationError as error:
-        raise _unreadable(location) from error
+        raise unreadable(location) from error
     with readable(location):
         if (is_bucket(location) and files.seen(location)) or (
             is_hdfs(location) and cast("HdfsFileSystem", files).is_file(location)
@@ -230,7 +230,8 @@ def readable(where: str) -> Iterator[None]:
         ) from error
 
 
-def _unreadable(location: str) -> ConfigurationError:
+def unreadable(location: str) -> ConfigurationError:
+    """Return the error for files on no file system of the log."""
     shown = safe_uri(location)
     return ConfigurationError(
         f"{shown} cannot be read here.",
