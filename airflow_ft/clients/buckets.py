@@ -23,6 +23,7 @@ from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.clients.s3 import SCHEME, config_of
 from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver, connection_of_type
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StorageUnavailableError
+from airflow_ft.protocol.secrets import safe_uri
 
 _PLACE = re.compile(r"s3://(?:(?P<conn>[\w.-]+)@)?(?P<bucket>[a-z0-9][a-z0-9.-]+[a-z0-9])(?P<key>(?:/[^/]+)+)/?")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -50,7 +51,7 @@ class BucketPlace:
         uri = f"{scheme}://{re.sub('/+', '/', rest)}"
         match = _PLACE.fullmatch(uri)
         if match is None or {".", ".."} & set(match["key"].split("/")):
-            shown = re.sub("//.*@", "//...@", uri)  # there may be keys in it
+            shown = safe_uri(uri)
             raise ConfigurationError(
                 f"{shown!r} is not a folder in a bucket.",
                 code="path_invalid",

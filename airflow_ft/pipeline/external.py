@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.pipeline import ready
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SealError, together
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SealError, StageError, together
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.position import Position, PositionKind, is_kept
@@ -155,6 +155,10 @@ def _attempt(run: steps.Context[DecisionLog], spec: Mapping[str, Any]) -> Iterat
         except AirflowFtError as error:
             give_up(run, epoch, error, error.abort_reason)
             raise
+        except Exception as error:  # of another package: its text may hold a secret
+            known = StageError(f"the stage ended with a {type(error).__name__}.", code="stage_failed")
+            give_up(run, epoch, known, known.abort_reason)
+            raise
         keeper.check()
         # Not complete: when these rows were read is not known here. An interval says it with its end (`as_of`).
         store.end_stage(name, epoch, run.run, None, complete=False)
@@ -248,7 +252,6 @@ def _publish(
     try:
         write_rows(folder, rows)
         segment = folder.seal(number, dict.fromkeys(rows, True), position.to_json())
-        folder.files.remove_tree(folder.beside)
     except AirflowFtError:
         raise
     except OSError as error:
@@ -259,6 +262,10 @@ def _publish(
             remedy="Check whether the disk of wal_root is full or unreachable. Nothing was published: the next attempt"
             " writes the rows again.",
         ) from error
+    try:
+        folder.files.remove_tree(folder.beside)
+    except (AirflowFtError, OSError) as error:  # such as a late task of Spark, which writes there
+        log.warning("%s is not needed and could not be deleted (a later sweep tries again): %s", folder.beside, error)
     roots.require_files(segment.location, [(MANIFEST, None)])
     # One conditional write. Refused or unanswered: it is not repeated (I5). The next attempt finds the position or not.
     store.publish(name, epoch, number, before.last_published, segment, None, position.to_json(), as_of=position.as_of)

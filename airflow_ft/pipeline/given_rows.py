@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import date, datetime
+from itertools import product
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +35,23 @@ _REMEDY = (
     "Give a DataFrame of PySpark, pandas or Polars, a table of PyArrow, the result of DuckDB, or the path of a folder"
     " with Parquet files."
 )
+_DATETIMES = ("has dates and datetimes", "Make all of them datetimes.", "rows_unreadable")
+_CHANGED = (
+    ({"nanoseconds"}, "has times with nanoseconds", "Round them to microseconds.", "value_not_exact"),
+    (
+        {"local", "instant"},
+        "has times with and without a time zone",
+        "Give all of them one, or none.",
+        "rows_unreadable",
+    ),
+    ({"date", "local"}, *_DATETIMES),
+    ({"date", "instant"}, *_DATETIMES),
+    ({"date", "datetime64"}, *_DATETIMES),
+    ({"text", "bytes"}, "has text and bytes", "Encode the text, or decode the bytes.", "rows_unreadable"),
+)
+"""By kinds of values in one place: what Arrow changes without an error, and how to correct it."""
+
+_SINGLE = (str, bytes, bytearray, memoryview, date, int, float)
 
 
 class GivenRows:
@@ -151,7 +170,7 @@ def _table(argument: str, given: object) -> pa.Table:
     try:
         if is_pandas:
             table = pa.Table.from_pandas(given, preserve_index=_has_index(argument, given))
-            _refuse_cut_times(argument, given, table.schema)
+            _refuse_changed_values(argument, given, table.schema)
             return table
         return pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else pa.table(given)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -167,31 +186,51 @@ def _refuse_objects(argument: str, frame: Any) -> None:
     """Raise ExternalRowsError for objects of Python in Polars, such as UUIDs: it gives Arrow their addresses."""
     for name, kind in zip(getattr(frame, "columns", ()), getattr(frame, "dtypes", ()), strict=True):
         if str(kind) == "Object":
-            raise _of_one_type(argument, name, "has objects of Python, which no sink can store", "Cast it to text.")
+            raise _unfit(argument, name, "has objects of Python, which no sink can store", "Cast it to text.")
 
 
-def _refuse_cut_times(argument: str, frame: Any, schema: pa.Schema) -> None:
-    """Raise ExternalRowsError for datetimes among the dates of a column: Arrow keeps only their dates."""
+def _refuse_changed_values(argument: str, frame: Any, schema: pa.Schema) -> None:
+    """Raise ExternalRowsError for values in columns of objects that Arrow changes without an error."""
     columns = [frame.iloc[:, number] for number in range(len(frame.columns))]
     levels = [frame.index.get_level_values(number) for number in range(frame.index.nlevels)]
     for field, values in zip(schema, columns + levels, strict=False):  # those of the index come last, or not at all
-        if values.dtype.kind == "O" and "date32" in str(field.type) and _has_time(values):
-            raise _of_one_type(argument, field.name, "has dates and datetimes", "Make all of them datetimes.")
+        if values.dtype.kind != "O" or not re.search("date32|timestamp|binary", str(field.type)):
+            continue
+        found: dict[tuple[object, ...], set[str]] = {}
+        for place, value in _leaves(values):
+            found.setdefault(place, set()).add(_kind(value))
+        for kinds, (changed, what, remedy, code) in product(found.values(), _CHANGED):
+            if changed <= kinds:
+                raise _unfit(argument, field.name, what, remedy, code)
 
 
-def _has_time(values: Any) -> bool:
-    """Return whether there is a datetime, also in lists and dictionaries. NaT is one, and equals nothing."""
-    if isinstance(values, datetime):
-        return bool(values == values)
+def _leaves(values: Any, place: tuple[object, ...] = ()) -> Iterator[tuple[tuple[object, ...], Any]]:
+    """Yield the values in lists and dictionaries, each with the keys of the dictionaries around it."""
     if isinstance(values, Mapping):
-        return any(map(_has_time, values.values()))
-    return not isinstance(values, str | bytes) and isinstance(values, Iterable) and any(map(_has_time, values))
+        for key, value in values.items():
+            yield from _leaves(value, (*place, key))
+    elif isinstance(values, _SINGLE) or not isinstance(values, Iterable):
+        yield place, values
+    else:
+        for value in values:
+            if isinstance(value, _SINGLE):  # most are, and a generator for each takes long
+                yield place, value
+            else:
+                yield from _leaves(value, place)
 
 
-def _of_one_type(argument: str, column: object, what: str, remedy: str) -> ExternalRowsError:
-    return ExternalRowsError(
-        f"{argument} {what}.", code="rows_unreadable", column=str(column), remedy=remedy, argument=argument
-    )
+def _kind(value: Any) -> str:
+    if isinstance(value, datetime):
+        if value != value:  # NaT
+            return ""
+        return "nanoseconds" if getattr(value, "nanosecond", 0) else "local" if value.tzinfo is None else "instant"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "bytes"
+    return "text" if isinstance(value, str) else "date" if isinstance(value, date) else type(value).__name__
+
+
+def _unfit(argument: str, column: object, what: str, remedy: str, code: str = "rows_unreadable") -> ExternalRowsError:
+    return ExternalRowsError(f"{argument} {what}.", code=code, column=str(column), remedy=remedy, argument=argument)
 
 
 def _has_index(argument: str, frame: Any) -> bool:
@@ -231,7 +270,8 @@ def _computed(frame: DataFrame, folder: SegmentFolder, sink: str) -> ParquetRows
     try:
         check_types(frame.schema, sink)  # with Spark Connect, the plan is analysed here
         observed = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
-        with fixed_conf(frame.sparkSession, "spark.sql.parquet."):  # else Spark may cut times, and shift old days
+        # Else Spark may cut times and shift old days, or keep rows of two computations after it lost executors.
+        with fixed_conf(frame.sparkSession, "spark.sql.parquet.", "spark.sql.shuffle."):
             observed.write.parquet(filesystem(location).hadoop_path(location))
     except (PySparkException, Py4JError) as error:
         raise as_error(error, folder.pipeline, folder.pipeline) from error

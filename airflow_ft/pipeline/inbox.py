@@ -25,9 +25,10 @@ from airflow_ft.pipeline import ready
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.errors import AirflowFtError, ExternalRowsError
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, ExternalRowsError
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.wal.filesystem import FileSystem, filesystem, identity, is_remote
+from airflow_ft.wal.incoming_files import unreadable
 from airflow_ft.wal.local import local_path
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _INBOX = "inbox"
-_OF_SPARK = re.compile(r"part-(\d+)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(-c\d)?")
+_OF_SPARK = re.compile(r"part-(\d+)-(?:tid-\w+-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(-c\d)?")
 """Groups: number, job, and the mark of writes without partitions and buckets, which always have a first part."""
 _REMEDY = "Clear the task that hands out the folder, so that all tasks after it run again."
 
@@ -97,8 +98,12 @@ class HandedOut:
     def __init__(self, pipeline: ResolvedPipeline, folder: str, installation: str) -> None:
         self._installation = installation
         self._files, self._inbox = filesystem(pipeline.wal_root), _inbox(pipeline)
-        below = identity(folder).removeprefix(f"{identity(self._inbox)}/")
-        self.is_own = below != identity(folder)
+        try:
+            place = identity(folder)
+        except ConfigurationError as error:
+            raise unreadable(folder) from error
+        below = place.removeprefix(f"{identity(self._inbox)}/")
+        self.is_own = below != place
         # Its own folder is reached as the log is: the text of a folder in a bucket lacks the connection.
         self._folder = self._files.uri(self._inbox, below) if self.is_own else folder
         self._name = below.partition("/")[0]  # the rows may lie in a folder below the one that was handed out

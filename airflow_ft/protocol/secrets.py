@@ -13,7 +13,8 @@ _SOUND = (
 SECRET = re.compile(rf"(?i){_SOUND}|jaas|\.pem$|ssl\.key|\.sas\b|\bsas\.")
 HIDDEN = "***"
 _WORDS = ("secret", "pass", "pwd", "token", "credential", "key")  # most lines of a log have none, and take no time
-_LOGIN = re.compile(r"(?<=://)[^/\s:@]*:[^/\s]+(?=@)")  # user:password@host
+_LOGIN = re.compile(r"""(?<=://)[^/\s:@]*:(?:[^\s"']{1,500}|[^/\s]+)(?=@)""")
+"""user:password@host. Keys of AWS contain slashes. The limit: a long text takes no longer than its length."""
 _NAMED = re.compile(
     rf"""(?ix)
     (?P<of_an_object>(?:^|[{{,])\s*\\*["'])?  # elsewhere, as in prose, a quoted word after a colon may be anything
@@ -41,6 +42,11 @@ def without_secrets(value: Any) -> Any:
         text, lower = _LOGIN.sub(HIDDEN, value), value.lower()
         return _NAMED.sub(_hidden, text) if any(word in lower for word in _WORDS) else text
     return value
+
+
+def safe_uri(uri: str) -> str:
+    """Return the URI without its login, where keys may be, and without its query, where a signature may be."""
+    return re.sub("//.*@", "//...@", uri).partition("?")[0]
 
 
 def secret_values(value: Any, *, is_secret: bool = False) -> set[str]:

@@ -71,6 +71,8 @@ def _log_type(column: str, kind: pa.DataType, file: str) -> pa.DataType:
     if t.is_map(kind):
         key, item = (_log_type(f"{column}[]", each, file) for each in (kind.key_type, kind.item_type))
         return pa.map_(key, item)
+    if t.is_struct(kind) and kind.num_fields == 0:
+        raise _refused(column, kind, file, "Parquet has no struct without fields. Leave it out")
     if t.is_struct(kind):
         return pa.struct([pa.field(each.name, _log_type(f"{column}.{each.name}", each.type, file)) for each in kind])
     hint = "Give the column a type: it has nothing but null" if t.is_null(kind) else "Cast it to text or a number"

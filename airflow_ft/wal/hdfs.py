@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, StorageUnavailableError, TransientError
+from airflow_ft.protocol.secrets import safe_uri
 from airflow_ft.wal import hdfs_quotas, markers
 from airflow_ft.wal.copying import CHUNK, copy_file, copy_tree
 from airflow_ft.wal.hdfs_errors import quota_exceeded, translated_errors
@@ -52,9 +53,9 @@ def hdfs_path(uri: str) -> tuple[str, str]:
     parts = urlsplit(uri)
     path = uri.partition("://")[2].removeprefix(parts.netloc)  # Hadoop takes `?`, `#` and percent signs literally
     if not parts.netloc or "@" in parts.netloc or not path.startswith("/"):
-        what = f"{uri!r} is not a place on HDFS."
+        what = f"{(shown := safe_uri(uri))!r} is not a place on HDFS."
         remedy = "Give hdfs://NAMENODE:PORT/PATH, or hdfs://NAMESERVICE/PATH. $HADOOP_USER_NAME is the user."
-        raise ConfigurationError(what, code="path_invalid", remedy=remedy, path=uri)
+        raise ConfigurationError(what, code="path_invalid", remedy=remedy, path=shown)
     return parts.netloc, str(PurePosixPath(path.replace("//", "/")))
 
 

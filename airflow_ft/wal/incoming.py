@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 from airflow_ft.protocol.errors import AirflowFtError, ExternalRowsError, StageError
 from airflow_ft.wal.arrow_types import log_schema
 from airflow_ft.wal.filesystem import refuse_another_history
-from airflow_ft.wal.incoming_files import folder_of, look, readable, with_rows
+from airflow_ft.wal.incoming_files import folder_of, look, readable, require_committed, with_rows
 from airflow_ft.wal.incoming_values import cast, in_old_calendar, refuse_old_days
 from airflow_ft.wal.reader import BYTES_A_BATCH, ROWS_A_BATCH, rows_a_batch
 from airflow_ft.wal.writer import (
@@ -86,6 +86,10 @@ class ParquetRows:
         self._files, self.location, self._only = folder_of(location)
         self._found = look(self._files, self.location, self._only)
         self.sources = with_rows(self.location, self._found)
+        try:
+            require_committed(self._files, self.location, self.sources, self._found)
+        except FileNotFoundError as error:
+            raise self._changed() from error
         self.count = 0
         self._in_old_calendar: dict[str, frozenset[str]] = {}
         schemas = {name: self._schema(name) for name in self.sources}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
 from airflow_ft.clients.buckets import is_bucket
@@ -14,6 +15,7 @@ from airflow_ft.protocol.errors import (
     ExternalRowsError,
     StorageUnavailableError,
 )
+from airflow_ft.protocol.secrets import safe_uri
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs, is_remote
 from airflow_ft.wal.local import local_path
 from airflow_ft.wal.writer import part_order
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
     from airflow_ft.wal.local import LocalFileSystem
     from airflow_ft.wal.s3 import S3FileSystem
 
+_OF_DATABRICKS = re.compile(r"part-\d+-tid-[a-z0-9]+-")
+_COMMITTED = re.compile(r"_committed_[a-z0-9]+")
+_AGAIN = (
+    "Write the rows again, into an empty folder. So that failed tries leave no files, set"
+    " spark.sql.sources.commitProtocolClass to"
+    " org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol."
+)
 Marks = Mapping[str, tuple[object, ...]]
 """Names of files, with what differs in a later file in its place."""
 _HIDDEN = ("_", ".")
@@ -93,6 +102,57 @@ def with_rows(location: str, found: Marks) -> list[str]:
     return sorted(seen, key=part_order)
 
 
+def require_committed(files: FileSystem, location: str, names: Collection[str], found: Marks) -> None:
+    """Raise ExternalRowsError if files are not those that jobs of Databricks have committed.
+
+    These jobs write into the folder itself. Its readers take what a file `_committed_<job>` lists as added and none
+    lists as removed: failed jobs and tasks leave their files ("Uncommitted files causing data duplication",
+    kb.databricks.com). FileNotFoundError if such a list has vanished since the look.
+    """
+    added: set[str] = set()
+    removed: set[str] = set()
+    for name in found:
+        if _COMMITTED.fullmatch(name):
+            new, old = _change(files, location, name)
+            added.update(new)
+            removed.update(old)
+    if replaced := sorted(removed.intersection(names)):
+        raise _uncommitted(location, replaced[0], f"a later job of Databricks has removed {replaced[0]}")
+    if unknown := sorted(name for name in names if _OF_DATABRICKS.match(name) and name not in added):
+        raise _uncommitted(location, unknown[0], f"no _committed_ file of Databricks lists {unknown[0]}")
+    if missing := sorted(added - removed - set(names)):
+        raise ExternalRowsError(
+            f"{missing[0]} is missing in {location}, and a _committed_ file of Databricks lists it.",
+            code="part_missing",
+            remedy=_AGAIN,
+            path=location,
+            file=missing[0],
+        )
+
+
+def _change(files: FileSystem, location: str, name: str) -> Sequence[list[str]]:
+    """Return the files that a `_committed_` file adds and removes. It is empty if its job was cancelled."""
+    where = files.uri(location, name)
+    with readable(where), files.open_plain(where) as file:
+        text = file.read()
+    with suppress(ValueError, TypeError, KeyError):
+        change = json.loads(text or b'{"added": [], "removed": []}')
+        lists = [change["added"], change["removed"]]
+        if all(isinstance(each, list) and all(isinstance(file, str) for file in each) for each in lists):
+            return lists
+    raise _uncommitted(location, name, f"{name} is not JSON with lists of files")
+
+
+def _uncommitted(location: str, name: str, why: str) -> ExternalRowsError:
+    return ExternalRowsError(
+        f"the rows in {location} are not known to be committed: {why}.",
+        code="files_uncommitted",
+        remedy=f"{_AGAIN} Give the folder, and not a single file in it.",
+        path=location,
+        file=name,
+    )
+
+
 def _refuse_tables(location: str, found: Marks) -> None:
     for pattern, table in _TABLES.items():
         if marker := next((name for name in found if re.match(pattern, name)), None):
@@ -134,7 +194,7 @@ def folder_of(location: str) -> tuple[FileSystem, str, str]:
     try:
         files = filesystem(location)
     except ConfigurationError as error:
-        raise _unreadable(location) from error
+        raise unreadable(location) from error
     with readable(location):
         if (is_bucket(location) and files.seen(location)) or (
             is_hdfs(location) and cast("HdfsFileSystem", files).is_file(location)
@@ -170,11 +230,13 @@ def readable(where: str) -> Iterator[None]:
         ) from error
 
 
-def _unreadable(location: str) -> ConfigurationError:
+def unreadable(location: str) -> ConfigurationError:
+    """Return the error for files on no file system of the log."""
+    shown = safe_uri(location)
     return ConfigurationError(
-        f"{location} cannot be read here.",
+        f"{shown} cannot be read here.",
         code="path_invalid",
         remedy="Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH or s3://CONNECTION@BUCKET/FOLDER. Copy"
         " files from other places there, or give a table in memory.",
-        path=location,
+        path=shown,
     )

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from airflow_ft.clients.mounts import mounts
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
+from airflow_ft.protocol.secrets import safe_uri
 from airflow_ft.wal import markers
 from airflow_ft.wal.access import make_like, may_be_linked
 from airflow_ft.wal.copying import CHUNK, COPY_TRIES, changing
@@ -36,11 +37,12 @@ def local_path(uri: str) -> Path:
         return Path(unquote(parts.path))
     if uri.startswith("/"):
         return Path(uri)
+    shown = safe_uri(uri)
     raise ConfigurationError(
-        f"{uri!r} cannot hold a write-ahead log or savepoints.",
+        f"{shown!r} cannot hold a write-ahead log or savepoints.",
         code="path_invalid",
         remedy="Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH, or s3://CONNECTION@BUCKET/FOLDER.",
-        path=uri,
+        path=shown,
     )
 
 

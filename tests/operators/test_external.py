@@ -35,6 +35,7 @@ from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import CheckpointState, RunKey
 from airflow_ft.store import open_store
 from airflow_ft.wal import incoming
+from airflow_ft.wal.incoming_files import unreadable
 from airflow_ft.wal.local import LocalFileSystem
 from airflow_ft.wal.owners import PREFIX
 from tests.operators.declared import spec
@@ -217,6 +218,12 @@ def two_jobs(folder: str) -> None:
         write(folder, name=f"part-00000-{JOB}{job}-c000.snappy.parquet")
 
 
+def two_jobs_of_databricks(folder: str) -> None:
+    for job in "12":
+        write(folder, name=(name := f"part-00000-tid-{job}-{JOB}{job}-7-1-c000.snappy.parquet"))
+        Path(folder, f"_committed_{job}").write_text(json.dumps({"added": [name], "removed": []}))
+
+
 def cut_job(folder: str) -> None:
     for part in range(6, 10):
         write(folder, name=f"part-{part:05}-{JOB}1-c000.snappy.parquet")
@@ -228,6 +235,7 @@ def cut_job(folder: str) -> None:
         (lambda folder: None, "files_none"),
         (shutil.rmtree, "folder_replaced"),
         (two_jobs, "writers_mixed"),
+        (two_jobs_of_databricks, "writers_mixed"),
         (cut_job, "part_missing"),
         (lambda folder: Path(folder, "a.parquet").write_bytes(b"torn"), "parquet_unreadable"),
     ],
@@ -243,6 +251,13 @@ def test_a_refused_folder_of_rows_can_be_written_again(flow: Flow, fill: Callabl
     folder = flow.do("folder", "monday")
     write(folder)
     assert flow.do("stage", "monday", folder=folder)["numbers"] == [2]
+
+
+@pytest.mark.parametrize("folder", ["gs://bucket/in", "in"])
+def test_a_folder_elsewhere_is_refused_as_rows(flow: Flow, folder: str) -> None:
+    """Its remedy is not that for a write-ahead log."""
+    with raises(ConfigurationError, "path_invalid", path=folder, remedy=unreadable(folder).remedy):
+        flow.do("stage", "monday", folder=folder)
 
 
 @pytest.mark.parametrize("names", [("part-00000-{}1-c000", "part-00009-{}1-c001"), ("part-00003-{}1_00000.c000",)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
@@ -13,8 +14,10 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import duckdb
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -24,6 +27,7 @@ import pytest
 import airflow_ft
 from airflow_ft.pipeline.actions.verifying import verify_participant
 from airflow_ft.pipeline.connections import server_connections
+from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -40,6 +44,7 @@ from airflow_ft.protocol.verify import Delivered, SinkReport, verify
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.store import open_store
 from airflow_ft.wal import incoming
+from airflow_ft.wal.local import LocalFileSystem
 from tests.raising import raises
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "what": ["a", "b"]})
@@ -420,6 +425,24 @@ def linked(at: Path, name: str, *tables: pa.Table) -> Path:
     return at
 
 
+def databricks(at: Path, *jobs: int, **changes: object) -> Path:
+    """A folder with a file of each job. `changes`: by the text `of_<job>`, what is in its `_committed_` file."""
+    at.mkdir(parents=True, exist_ok=True)
+    for job in jobs:
+        pq.write_table(ROWS, at / f"part-00000-tid-{job}-5d1c8c2e-0000-4000-8000-00000000000{job}-7-1-c000.parquet")
+        (at / f"_started_{job}").touch()
+    for name, change in changes.items():
+        text = change if isinstance(change, str) else json.dumps(change)
+        (at / f"_committed_{name.removeprefix('of_')}").write_text(text)
+    return at
+
+
+def change(*added: int, removed: Sequence[int] = ()) -> dict[str, list[str]]:
+    """What Databricks writes into a `_committed_` file."""
+    name = "part-00000-tid-{0}-5d1c8c2e-0000-4000-8000-00000000000{0}-7-1-c000.parquet"
+    return {"added": [name.format(job) for job in added], "removed": [name.format(job) for job in removed]}
+
+
 def table_of(at: Path, marker: str) -> Path:
     (at / marker).parent.mkdir()
     (at / marker).touch()
@@ -441,6 +464,16 @@ def table_of(at: Path, marker: str) -> Path:
         (lambda at: table_of(folder(at, ROWS), "_spark_metadata/0"), "files_of_a_table"),
         (lambda at: table_of(folder(at / "data", ROWS).parent, "metadata/v1.metadata.json"), "files_of_a_table"),
         (lambda at: table_of(folder(at / "bucket-0", ROWS).parent, "snapshot/snapshot-1"), "files_of_a_table"),
+        (lambda at: databricks(at, 1, 2, of_2=change(2)), "files_uncommitted"),  # job 1 has failed
+        (lambda at: databricks(at, 1, 2, of_1=change(2), of_2=change(2)), "files_uncommitted"),  # as a task of job 1
+        (lambda at: databricks(at, 1, 2, of_1=change(1), of_2=change(2, removed=[1])), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1=""), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1='{"added": ["part'), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1=["added"]), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1={"added": [[]], "removed": []}), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1=change(1), of_vacuum5='{"added"'), "files_uncommitted"),
+        (lambda at: next(databricks(at, 1).glob("part-*")), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1=change(1), of_2=change(2)), "part_missing"),
         (lambda at: folder(at, ROWS, ROWS.drop_columns("what")), "files_differ"),
         (lambda at: folder(at, ROWS, ROWS.set_column(0, "id", pa.array([1, 2], pa.int32()))), "files_differ"),
         (lambda at: (folder(at, ROWS) / "b.csv").write_text("id\n1\n") and at, "parquet_unreadable"),
@@ -455,6 +488,42 @@ def test_an_invalid_folder_is_refused_before_it_is_published(
     assert shop.states() == ["ABORTED"]
     folder(tmp_path / "other", ROWS)
     assert shop.deliver(tmp_path / "other", "a")["rows"] == 2, "the position is still free"
+
+
+def test_what_databricks_has_committed_is_delivered(shop: Shop, tmp_path: Path) -> None:
+    vacuum = {"added": [], "removed": ["_committed_8", "_committed_vacuum5"]}
+    at = databricks(tmp_path / "in", 1, 2, of_1=change(1, removed=[9]), of_2=change(2), of_3="", of_vacuum5=vacuum)
+    assert shop.deliver(at, "a")["rows"] == 4
+
+
+def test_a_list_of_databricks_that_vanishes_is_a_change(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, look = databricks(tmp_path / "in", 1, of_1=change(1)), incoming.look
+
+    def looked(*given: Any) -> Any:
+        found = look(*given)
+        (at / "_committed_1").unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(incoming, "look", looked)
+    with raises(StageError, "file_changed", path=at.as_uri()):
+        shop.deliver(at, "a")
+
+
+@pytest.mark.parametrize(
+    ("where", "shown"),
+    [
+        ("s3a://AKIA:pl/anted@lake/in", "s3a://...@lake/in"),
+        ("abfss://c@lake/in?sig=pl/anted", "abfss://...@lake/in"),
+    ],
+)
+def test_keys_in_a_uri_reach_neither_error_nor_decision_log(shop: Shop, where: str, shown: str) -> None:
+    with raises(ConfigurationError, "path_invalid", path=shown) as caught:
+        shop.deliver(where, 1)
+    with closing(open_store(shop.store)) as store:
+        [checkpoint] = store.checkpoints("orders")
+    assert "anted" not in f"{caught.error} {checkpoint.message}"
 
 
 def test_a_result_of_duckdb_arrives(shop: Shop) -> None:
@@ -475,6 +544,8 @@ def test_a_frame_of_polars_arrives(shop: Shop) -> None:
 OFFSETS = pa.py_buffer((0).to_bytes(4, "little") + (1).to_bytes(4, "little"))
 DIGITS = pa.py_buffer((2**127 - 1).to_bytes(16, "little"))
 """39 of them, as DuckDB gives HUGEINT."""
+NANOSECOND = pd.Timestamp(1, unit="ns")
+LOCAL, INSTANT = datetime(2020, 1, 1, 10), datetime(2020, 1, 1, 10, tzinfo=ZoneInfo("Europe/Berlin"))
 DAYS_AND_TIMES = pd.Index([date(2020, 1, 1), datetime(2020, 1, 1, 5)], name="day", dtype=object)
 
 
@@ -499,6 +570,8 @@ class FrameOfPandas(pd.DataFrame):
         (pa.table({"n": pa.Array.from_buffers(pa.decimal128(38), 1, [None, DIGITS])}), "value_not_exact"),
         (pa.table([[1], [2]], names=["id", "id"]), "column_repeated"),
         (pd.DataFrame({"id": [1, "x"]}), "rows_unreadable"),
+        (pd.DataFrame({"m": [{}]}), "type_unsupported"),
+        (pd.DataFrame({"m": [[{}]]}), "type_unsupported"),
         (pl.DataFrame({"id": pl.Series([1], dtype=pl.Int128)}), "rows_unreadable"),
         (pl.DataFrame({"id": [UUID(int=1)]}), "rows_unreadable"),
         (FrameOfPolars({"id": [UUID(int=1)]}), "rows_unreadable"),
@@ -506,11 +579,42 @@ class FrameOfPandas(pd.DataFrame):
         (pd.DataFrame({"day": [date(2020, 1, 1), datetime(2020, 1, 1, 5)]}), "rows_unreadable"),
         (pd.DataFrame({"days": [[date(2020, 1, 1), datetime(2020, 1, 1, 5)]]}), "rows_unreadable"),
         (pd.DataFrame({"id": [1, 2]}, index=DAYS_AND_TIMES), "rows_unreadable"),
+        (pd.DataFrame({"day": [date(2020, 1, 1), np.datetime64(1, "ns")]}), "rows_unreadable"),
+        (pd.DataFrame({"at": pd.Series([NANOSECOND, pd.NaT], dtype=object)}), "value_not_exact"),
+        (pd.DataFrame({"at": [[NANOSECOND]]}), "value_not_exact"),
+        (pd.DataFrame({"at": [{"at": NANOSECOND}]}), "value_not_exact"),
+        (pd.DataFrame({"at": pd.Series([LOCAL, INSTANT], dtype=object)}), "rows_unreadable"),
+        (pd.DataFrame({"at": pd.Series([INSTANT, LOCAL], dtype=object)}), "rows_unreadable"),
+        (pd.DataFrame({"at": [[INSTANT], [LOCAL]]}), "rows_unreadable"),
+        (pd.DataFrame({"id": [1, 2]}, index=pd.Index([LOCAL, INSTANT], name="at", dtype=object)), "rows_unreadable"),
+        (pd.DataFrame({"t": ["a", b"b"]}), "rows_unreadable"),
+        (pd.DataFrame({"t": [{"t": b"a"}, {"t": "b"}]}), "rows_unreadable"),
+        (pd.DataFrame({"t": [bytearray(b"a"), "b"]}), "rows_unreadable"),
     ],
 )
 def test_a_table_that_no_sink_can_store_is_refused(shop: Shop, rows: Any, code: str) -> None:
     with raises(ExternalRowsError, code):
         shop.deliver(rows, "a")
+
+
+def test_objects_of_pandas_that_keep_their_values_arrive(shop: Shop) -> None:
+    """Two places of a dictionary may have two types, and NaT is no datetime."""
+    each = {"day": date(2020, 1, 1), "local": LOCAL, "instant": INSTANT, "text": "a", "bytes": b"b"}
+    rows = pd.DataFrame(
+        {
+            "id": [1, 2],
+            "each": [each, {**each, "instant": INSTANT.astimezone(UTC), "day": pd.NaT}],
+            "day": pd.Series([date(2020, 1, 1), pd.NaT], dtype=object),
+        }
+    )
+    table = GivenRows(rows, ["orders"]).columns()["orders"]
+    assert [str(field.type) for field in table.field("each").type] == [
+        "date32[day]",
+        "timestamp[us]",
+        "timestamp[us, tz=Europe/Berlin]",
+        "string",
+        "binary",
+    ]
 
 
 def test_rows_with_wrong_columns_are_refused_before_publishing(shop: Shop) -> None:
@@ -519,6 +623,35 @@ def test_rows_with_wrong_columns_are_refused_before_publishing(shop: Shop) -> No
         shop.deliver(ROWS.rename_columns(["id", "strange"]), 2)
     assert caught.value.sink == "orders"
     assert shop.states() == ["COMPLETED", "ABORTED"]
+
+
+def test_the_next_position_names_an_error_of_another_package(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("password=planted")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(incoming, "write_rows", fail)
+        shop.deliver(ROWS, 1)
+    with raises(ConfigurationError, "position_skipped", skipped=1):
+        shop.deliver(ROWS, 2)
+    with closing(open_store(shop.store)) as store:
+        [checkpoint] = store.checkpoints("orders")
+    assert RuntimeError.__name__ in checkpoint.message and "planted" not in checkpoint.message
+    assert shop.deliver(ROWS, 1)["rows"] == 2
+
+
+def test_files_beside_the_rows_that_stay_do_not_fail_the_call(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = LocalFileSystem.remove_tree
+
+    def refuse(files: LocalFileSystem, uri: str) -> None:
+        if uri.endswith(".given"):
+            raise PermissionError(errno.EACCES, "not yours")
+        remove(files, uri)
+
+    monkeypatch.setattr(LocalFileSystem, "remove_tree", refuse)
+    with logged() as lines:
+        assert shop.deliver(ROWS, 1)["rows"] == 2
+    assert any("1-1/.given" in line for line in lines)
 
 
 def test_files_that_change_while_they_are_read_are_not_published(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ft.protocol.secrets import without_secrets
+from airflow_ft.protocol.secrets import safe_uri, without_secrets
 from airflow_ft.protocol.shown_source import shown_source
 
 
@@ -20,6 +20,8 @@ from airflow_ft.protocol.shown_source import shown_source
         ("fs.azure.account.key.x.net=planted -Da=1", "fs.azure.account.key.x.net=*** -Da=1"),
         ("https://maps.example/?key=planted", "https://maps.example/?key=***"),
         ("redis://:plant@ed@h:1/0 a@b", "redis://***@h:1/0 a@b"),
+        ("s3a://AKIA:pl/an@t/ed@lake/x, 'b@c'", "s3a://***@lake/x, 'b@c'"),
+        ('{"a":"http://h:1/x","b":"me@x"}', '{"a":"http://h:1/x","b":"me@x"}'),
         ("{'a': {\n 'token': 'planted'},\n 'x.pwd' : 'planted'}", "{'a': {\n 'token': '***'},\n 'x.pwd' : '***'}"),
         ("dict(password=('planted'))", "dict(password=('***'))"),
         ("(see `?pwd=pl`an)ted`)", "(see `?pwd=***`)"),
@@ -47,11 +49,26 @@ def test_a_value_is_hidden_that_follows_the_name_of_a_secret(text: str, shown: s
         "api_key" * 15_000,
         "token=" + " " * 100_000 + "x",
         "token=" + '"x'.join(["\\" * 99_999] * 2),
+        "://a:" * 20_000,
     ],
 )
 def test_a_long_text_takes_no_longer_than_its_length(text: str) -> None:
     """Where it took the square of it, one text took minutes."""
     assert without_secrets(text).startswith(text[:5])
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("s3a://AKIA:pl/an@t/ed@lake/x", "s3a://...@lake/x"),
+        ("abfss://c@a.dfs.core.windows.net/x?sig=planted", "abfss://...@a.dfs.core.windows.net/x"),
+        ("https://h/x?sig=planted", "https://h/x"),
+        ("gs://bucket/day=1/a b", "gs://bucket/day=1/a b"),
+        ("out/x", "out/x"),
+    ],
+)
+def test_a_uri_is_shown_without_login_and_query(uri: str, shown: str) -> None:
+    assert safe_uri(uri) == shown
 
 
 @pytest.mark.parametrize(

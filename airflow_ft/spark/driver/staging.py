@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ft.protocol.errors import SealError, StageError
@@ -39,6 +40,8 @@ _COMMITTER_FOLDERS = ("_temporary", "0", "_temporary")
 FEW_ROWS, FEW_BYTES = 32_768, 4 << 20
 """Rows, and bytes in the log, over all sinks. After a batch within both limits, the next is expected to be small."""
 _MANY = "airflow_ft: more rows than expected"
+
+_FIXING = Lock()
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -155,18 +158,23 @@ def fix_conf(spark: SparkSession, prefix: str) -> None:
 
 
 @contextmanager
-def fixed_conf(spark: SparkSession, prefix: str) -> Iterator[None]:
-    """Apply `fix_conf` inside the block to a session of the user, and then restore its own settings."""
-    before = {name: spark.conf.get(name, None) for name in FIXED_CONF if name.startswith(prefix)}
-    try:
-        fix_conf(spark, prefix)
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, value)
+def fixed_conf(spark: SparkSession, *prefixes: str) -> Iterator[None]:
+    """Apply `fix_conf` inside the block to a session of the user, and then restore its own settings.
+
+    Another thread waits for the end of the block: it may use the same session.
+    """
+    with _FIXING:
+        before = {name: spark.conf.get(name, None) for name in FIXED_CONF if name.startswith(prefixes)}
+        try:
+            for prefix in prefixes:
+                fix_conf(spark, prefix)
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, value)
 
 
 def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:

@@ -2,23 +2,38 @@
 
 from datetime import UTC, date, datetime
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameWriter, SparkSession
 
 from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.protocol.errors import JobError
+from airflow_ft.spark.driver.staging import fixed_conf
 from airflow_ft.wal.writer import SegmentFolder
 from tests.raising import raises
 
+_CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum.enabled"
 
-def test_settings_of_the_session_change_no_values(spark: SparkSession, tmp_path: Path) -> None:
+
+def test_settings_of_the_session_change_no_values(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session = spark.newSession()
     own = {
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
         "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+        _CHECKSUM: "false",
     }
+    write, used = DataFrameWriter.parquet, []
+
+    def written(*given: Any, **named: Any) -> None:
+        used.append(session.conf.get(_CHECKSUM))
+        write(*given, **named)
+
+    monkeypatch.setattr(DataFrameWriter, "parquet", written)
     for name, value in own.items():
         session.conf.set(name, value)
     session.conf.unset("spark.sql.parquet.writeLegacyFormat")
@@ -26,8 +41,28 @@ def test_settings_of_the_session_change_no_values(spark: SparkSession, tmp_path:
     [rows] = GivenRows(frame, ["s"]).open(SegmentFolder(str(tmp_path), "orders", 1, 1, 0)).values()
     [batch] = rows.batches()
     assert batch.to_pylist() == [{"t": datetime(2026, 11, 24, microsecond=123456, tzinfo=UTC), "d": date(1500, 1, 1)}]
+    assert used == ["true"]
     assert {name: session.conf.get(name) for name in own} == own
     assert session.conf.get("spark.sql.parquet.writeLegacyFormat", None) is None
+
+
+def test_threads_of_one_session_leave_its_settings(spark: SparkSession) -> None:
+    session, name = spark.newSession(), "spark.sql.parquet.outputTimestampType"
+    session.conf.set(name, "TIMESTAMP_MILLIS")
+    entered, left = Event(), Event()
+
+    def second() -> None:
+        with fixed_conf(session, name):
+            entered.set()
+            left.wait(30)
+
+    other = Thread(target=second, daemon=True)
+    with fixed_conf(session, name):
+        other.start()
+        assert not entered.wait(0.5), "it would take our settings for those of the user"
+    left.set()
+    other.join(30)
+    assert entered.is_set() and session.conf.get(name) == "TIMESTAMP_MILLIS"
 
 
 def test_a_plan_that_its_schema_refuses_is_our_error(
