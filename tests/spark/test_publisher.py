@@ -405,13 +405,16 @@ def test_a_trigger_that_fails_leaves_no_checkpoint(world: World) -> None:
     assert world.states() == {}
 
 
-def test_an_unanswered_publication_is_left_to_the_next_owner(world: World, monkeypatch: Any) -> None:
-    """It may be published: nobody says that it failed."""
+@pytest.mark.parametrize("unanswered", [False, True])
+def test_a_publication_in_an_outage_is_left_to_the_next_attempt(
+    world: World, monkeypatch: Any, unanswered: bool
+) -> None:
+    """An abort would wait for the log until the process is ended. An unanswered publication may have succeeded."""
     publisher = world.publisher()
     publisher.begin(0)
 
     def lost(*_: Any, **__: Any) -> None:
-        raise StoreUnavailableError("no answer.", unanswered=True)
+        raise StoreUnavailableError("no answer.", unanswered=unanswered)
 
     monkeypatch.setattr(world.store, "publish", lost)
     publisher.written(_sealing(1), {})

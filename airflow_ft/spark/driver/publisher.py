@@ -206,7 +206,9 @@ class Publisher:
             return
         if isinstance(failure, FencedError):  # the newer owner has
             return
-        if isinstance(failure, StoreUnavailableError) and failure.unanswered:  # perhaps it is published
+        # Perhaps it is published. An abort would wait for the log, too, until the `Stopper` ends the process: the next
+        # attempt does it (`DecisionLog.give_up`).
+        if isinstance(failure, StoreUnavailableError):
             return
         known = failure if isinstance(failure, AirflowFtError) else cause
         reason = AbortReason.ATTEMPT_ENDED if known is None else known.abort_reason
