@@ -111,8 +111,13 @@ class QueryLog(Protocol):
         goes there.
         """
 
-    def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
-        """Newest first; all numbers, or one. Those of old numbers are gone (`forget_events`)."""
+    def events(
+        self, pipeline: str, number: int | None = None, limit: int = 100, *, kinds: Collection[str] = ()
+    ) -> Sequence[Event]:
+        """Newest first; of all numbers, or one. Those of old numbers are gone (`forget_events`).
+
+        `kinds`: only these (none: all). Without a number this reads the history until it has found `limit` events.
+        """
 
     def noted(self, pipeline: str, kind: Noted) -> Event | None:
         """The newest event of this kind."""

@@ -17,7 +17,6 @@ from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError, UnknownSpecError
 from airflow_ft.store.rows import (
-    EVENTS_OF_ONE,
     key_of,
     spec_of,
     to_event,
@@ -255,14 +254,17 @@ class ReadingOperations:
         row = first(rows, self._database, pipeline)
         return int(row["number"]) if row else 0
 
-    def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
+    def events(
+        self, pipeline: str, number: int | None = None, limit: int = 100, *, kinds: Collection[str] = ()
+    ) -> Sequence[Event]:
         """See `QueryLog.events`."""
-        if number is None:
-            rows = self._database.read(
-                "SELECT * FROM event WHERE pipeline = ? ORDER BY id DESC LIMIT ?", pipeline, limit
-            )
-        else:
-            rows = self._database.read(EVENTS_OF_ONE, pipeline, number, limit)
+        where, values = "pipeline = ?", list[object]([pipeline, *kinds])
+        if kinds:
+            where += f" AND kind IN ({', '.join('?' * len(kinds))})"
+        if number is not None:
+            where += " AND number = ?"
+            values.append(number)
+        rows = self._database.read(f"SELECT * FROM event WHERE {where} ORDER BY id DESC LIMIT ?", *values, limit)
         return [to_event(row) for row in rows] or nothing(self._database, pipeline)
 
     def fillings(self, pipeline: str) -> Sequence[Filling]:

@@ -9,18 +9,25 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_ft import CheckpointedPipeline, FixedDelay, SocketSource, StreamGroupOperator
+from airflow_ft import CheckpointedPipeline, FixedDelay, NoRestart, SocketSource, StreamGroupOperator
+from airflow_ft.operators.stream import KILLED
 from airflow_ft.operators.stream_group import _first_try, _raise_failures
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, JobError, NotDeliveredError, StageError
 from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.pipelines import RequestKind
+from airflow_ft.spark.request import StageResult
+from airflow_ft.spark.task.stage import Staging
 from airflow_ft.spark.task.stream import StreamEnd
+from airflow_ft.store.events import EventKind
 from tests.operators.declared import spec
 from tests.protocol.systems import NoArchive, Systems
 from tests.protocol.world import PIPELINE, World
 from tests.raising import raises
+from tests.spark.test_stage_step import FakeDriver, make, publish
 
 pytestmark = pytest.mark.airflow
 
@@ -120,6 +127,48 @@ def test_a_cleared_task_is_no_retry_though_its_run_has_not_ended(
     assert _first_try(context, retries) == (max_tries - retries + 1 if is_retry else None)
 
 
+def prepared(world: World, patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let a group run without Spark, with the world's sinks and decision log."""
+    overlap = (world.delivery, world.config, lambda _: None, NoArchive())
+    patch.setattr("airflow_ft.operators.stream_group.report_lineage", lambda *_: None)
+    patch.setattr("airflow_ft.operators.base.participant_factory", lambda: Systems(world.systems))
+    patch.setattr("airflow_ft.operators.stream.is_paused", lambda _: False)
+    patch.setattr(pipeline_steps, "delivering", lambda *_: overlap)
+    patch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", str(folder))
+    patch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{folder}/ft.db")
+
+
+def run_of_airflow(run_id: str, try_number: int = 1) -> Any:
+    ti = SimpleNamespace(dag_id="d", run_id=run_id, task_id="small", map_index=-1, try_number=try_number, max_tries=1)
+    return {"ti": ti}
+
+
+def test_the_next_try_starts_streams_of_a_task_that_was_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their driver was killed with the task: no stream has failed."""
+    world, killed = World(tmp_path), True
+    prepared(world, monkeypatch, tmp_path)
+    task = group(stream(PIPELINE, restart=NoRestart()), default_args={"retries": 1})
+
+    def launch(request: Any, *_: Any, on_start: Any, **__: Any) -> StageResult:
+        on_start(FakeDriver())
+        if killed:
+            task.on_kill()
+            raise StageError("the driver was killed.")
+        publish(world, request.epoch)
+        world.store.ask(PIPELINE, RequestKind.STOP, {}, "a test")
+        return StageResult((1,), {}, None, complete=False)
+
+    monkeypatch.setattr("airflow_ft.spark.task.stage.run_stage", launch)
+    monkeypatch.setattr(pipeline_steps, "staging", lambda *_: Staging(make_request=make, on_line=lambda _: None))
+    monkeypatch.setattr("airflow_ft.operators.stream_group.emit", lambda *_: None)
+    with pytest.raises(AirflowException, check=lambda found: found.args == (KILLED,)):
+        task.execute(run_of_airflow("run-1"))
+    assert world.store.pipeline(PIPELINE).turn == RunKey("d", "run-1")
+    assert EventKind.FAILED not in {event.kind for event in world.store.events(PIPELINE)}
+    killed, task._killed = False, False
+    assert task.execute(run_of_airflow("run-1", 2))[PIPELINE]["numbers"] == [1]
+
+
 def test_events_of_a_failed_group_come_with_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow sends no events of a task that has failed."""
     world, emitted, is_bad = World(tmp_path), [], True
@@ -138,19 +187,14 @@ def test_events_of_a_failed_group_come_with_the_next_run(tmp_path: Path, monkeyp
     def noted(stream: Any, context: Any, run: Any, confirmed: Any) -> None:
         emitted.append((run.run.run_id, stream.pipeline, list(confirmed.numbers.newest)))
 
-    overlap = (world.delivery, world.config, lambda _: None, NoArchive())
+    prepared(world, monkeypatch, tmp_path)
     monkeypatch.setattr("airflow_ft.spark.task.stream.stream_step", stream_step)
     monkeypatch.setattr("airflow_ft.operators.stream_group.emit", noted)
-    monkeypatch.setattr("airflow_ft.operators.stream_group.report_lineage", lambda *_: None)
-    monkeypatch.setattr("airflow_ft.operators.base.participant_factory", lambda: Systems(world.systems))
     monkeypatch.setattr(pipeline_steps, "staging", lambda *_: None)
-    monkeypatch.setattr(pipeline_steps, "delivering", lambda *_: overlap)
-    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", str(tmp_path))
-    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
 
     def execute(run_id: str) -> Any:
-        ti = SimpleNamespace(dag_id="d", run_id=run_id, task_id="small", map_index=-1, try_number=1, max_tries=0)
-        return group(stream(PIPELINE), stream("returns"), default_args={"retries": 0}).execute({"ti": ti})  # type: ignore[arg-type]
+        task = group(stream(PIPELINE), stream("returns"), default_args={"retries": 0})
+        return task.execute(run_of_airflow(run_id))
 
     with raises(AirflowFailException):
         execute("run-1")

@@ -38,6 +38,7 @@ from airflow_ft.spark.driver import (
     folders,
     idle,
     job_restarts,
+    moments,
     publisher,
     query,
     query_run,
@@ -374,7 +375,7 @@ def product_over_models() -> Iterator[Running]:
         (durable, {"seal": lambda *_, **how: None}),
         (state_reports, {"time": waiting, "sizes": lambda *_: None, "give_back": lambda: None}),
         (stopper, {"time": waiting, "threading": threads, "os": SimpleNamespace(_exit=RUNNING.exit)}),
-        (idle, {"time": waiting}),
+        *((module, {"time": waiting}) for module in (idle, moments)),
         (idle.Idle, {"listening": listening}),
         (state_reset, {
             "SparkLocation": lambda *of: RUNNING.windows.location(*of),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey, SparkPosition
@@ -186,10 +186,13 @@ class ModelReading:
         self._known(pipeline)
         return next((row for row in reversed(self._rows.values()) if row.state is S.COMPLETED), None)
 
-    def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
+    def events(
+        self, pipeline: str, number: int | None = None, limit: int = 100, *, kinds: Collection[str] = ()
+    ) -> Sequence[Event]:
         """Return events, newest first: those of `TOLD` as the real log has them, others without details."""
         self._known(pipeline)
-        return [event for event in self._events if number in (None, event.number)][:limit]
+        found = [event for event in self._events if number in (None, event.number)]
+        return [event for event in found if not kinds or event.kind in kinds][:limit]
 
     def last_delivered(self, pipeline: str, participant: str) -> int:
         self._known(pipeline)

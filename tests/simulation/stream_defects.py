@@ -14,6 +14,7 @@ from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.protocol.overlap import Overlap
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver import capacity, idle, job_restarts, query
+from airflow_ft.spark.driver.moments import Moment
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.task import answers, stream
 from tests.simulation import model_store, streams
@@ -216,7 +217,7 @@ def as_of_taken_after_the_offsets(change: Change) -> None:
 
     def late(self: query.Query, *args: Any) -> None:
         if self._cut is not None:
-            self._cut = self._store.now()
+            self._cut = Moment.now(self._store)
         compute(self, *args)
 
     change(query.Query, "_compute", late)
@@ -232,7 +233,7 @@ def an_interval_without_anything_new_vouches_for_what_came_after_it(change: Chan
     read = idle.Idle.read_as_of
 
     def now(self: idle.Idle) -> Any:
-        return self._store.now() if read(self) is not None else None
+        return Moment.now(self._store) if read(self) is not None else None
 
     change(idle.Idle, "read_as_of", now)
 

@@ -22,7 +22,7 @@ from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.pipelines import RequestKind
 from airflow_ft.protocol.steps import Context
 from airflow_ft.spark.savepoints.stopping import DRAIN, SAVEPOINT, stop
-from airflow_ft.spark.savepoints.taking import TOO_LATE, too_late
+from airflow_ft.spark.savepoints.taking import TOO_LATE, take_once, taken_for, too_late
 from airflow_ft.spark.state.draining import marked
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.locations import SparkLocation, open_location, require_batch
@@ -30,7 +30,9 @@ from airflow_ft.spark.task import cleanup
 from airflow_ft.spark.task.answers import answer_early, answer_stops, stops
 from airflow_ft.spark.task.cleanup import DELETED, NOT_DELETED, clean_up
 from airflow_ft.spark.task.stream import StreamEnd, finish_step
+from airflow_ft.store.events import EventKind
 from airflow_ft.store.sqlite import SqliteStore
+from airflow_ft.store.writing import pipeline_write
 from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.retention import WalArchive
 from tests.store.scene import PIPELINE, RUN, Scene
@@ -420,6 +422,22 @@ def test_a_request_after_a_restore_is_not_late(stream: Stream, lost: str) -> Non
         stream.store.restore(PIPELINE, epoch, stream.position(3, "9-1"), "a test")
     after = stream.store.ask(PIPELINE, RequestKind.STOP, {DRAIN: True}, "ada")
     assert not {after, None} & too_late(stream.store, PIPELINE, lost)
+
+
+def test_many_deleted_checkpoints_do_not_hide_what_was_lost(stream: Stream, tmp_path: Path) -> None:
+    """Each leaves an event after that of the deleted state."""
+    stream.run()
+    stream.make_snapshots_readable()
+    folder = str(tmp_path / "savepoints")
+    asked = stream.store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: folder}, "ada")
+    uri, _ = take_once(stream.store, PIPELINE, folder, "ada", asked)
+    stream.clean_up()
+    with pipeline_write(stream.store._database, PIPELINE) as write:
+        for _ in range(1000):
+            write.event(EventKind.PRUNING, "its files are being deleted", number=1)
+    assert too_late(stream.store, PIPELINE, "state") == {asked, None}
+    assert take_once(stream.store, PIPELINE, folder, "ada", asked)[0] == uri
+    assert taken_for(stream.store, PIPELINE, asked) == (f"savepoint of checkpoint 3: {uri}", True)
 
 
 @pytest.mark.parametrize("has_state", [True, False])

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.spark.driver import idle
+from airflow_ft.spark.driver import idle, moments
 from airflow_ft.spark.driver.idle import Idle
+from airflow_ft.spark.driver.moments import Moment
 
 
 @dataclass
@@ -20,6 +21,7 @@ class Clocks:
 
     passed: float = 1_000.0
     set_by: float = field(default=0.0)
+    log_set_by: float = field(default=0.0)
 
     def monotonic(self) -> float:
         return self.passed
@@ -28,7 +30,7 @@ class Clocks:
         return 1_700_000_000.0 + self.passed + self.set_by
 
     def now(self) -> datetime:
-        return datetime.fromtimestamp(self.passed, UTC)
+        return datetime.fromtimestamp(self.passed + self.log_set_by, UTC)
 
     def spark_looks(self, found: Idle) -> None:
         """Spark finds nothing new in an interval that begins now."""
@@ -39,6 +41,7 @@ class Clocks:
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clocks]:
     found = Clocks()
     monkeypatch.setattr(idle, "time", found)
+    monkeypatch.setattr(moments, "time", found)
     yield found
 
 
@@ -47,8 +50,8 @@ def _idle(clocks: Clocks) -> Idle:
     return Idle(store)
 
 
-def _seconds(found: datetime | None) -> float | None:
-    return found.timestamp() if found is not None else None
+def _seconds(found: Moment | None) -> float | None:
+    return found.at.timestamp() if found is not None else None
 
 
 def test_a_mark_counts_when_spark_has_looked_after_it(clocks: Clocks) -> None:
@@ -84,7 +87,7 @@ def test_a_minute_after_a_step_marks_count_again(clocks: Clocks, step: float) ->
         clocks.spark_looks(found)
         newest = found.read_as_of() or newest
     assert newest is not None
-    assert clocks.passed - newest.timestamp() <= 2
+    assert clocks.passed - newest.at.timestamp() <= 2
 
 
 def test_an_unnoticed_clock_step_moves_no_mark_before_a_look(clocks: Clocks) -> None:
@@ -94,3 +97,35 @@ def test_an_unnoticed_clock_step_moves_no_mark_before_a_look(clocks: Clocks) -> 
     clocks.passed += 0.05
     found.read_as_of()  # by the wall clock before Spark's look
     assert found.read_as_of() is None
+
+
+def test_a_mark_is_dropped_when_the_logs_clock_is_put_back(clocks: Clocks) -> None:
+    """What arrives next may get an earlier time than the mark (I9). The machine's own clock shows no step."""
+    found = _idle(clocks)
+    found.read_as_of()
+    clocks.passed += 1
+    clocks.spark_looks(found)
+    clocks.log_set_by -= 40
+    assert found.read_as_of() is None
+
+
+@pytest.mark.parametrize(
+    ("passed", "put_back", "holds"),
+    [
+        (1.0, 0.0, True),
+        (1.0, 0.05, True),
+        (1.0, 40.0, False),
+        (60.0, 1.0, False),
+        (3600.0, 1.0, True),
+        (1.0, -40, True),
+    ],
+)
+def test_a_moment_holds_until_the_clock_of_the_log_is_put_back(
+    clocks: Clocks, passed: float, put_back: float, holds: bool
+) -> None:
+    """Two clocks differ by some seconds a day without a step."""
+    store: Any = SimpleNamespace(now=clocks.now)
+    moment = Moment.now(store)
+    clocks.passed += passed
+    clocks.log_set_by -= put_back
+    assert moment.holds(Moment.now(store)) is holds

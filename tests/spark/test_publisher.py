@@ -29,6 +29,7 @@ from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver import publisher as publishing
+from airflow_ft.spark.driver.moments import Moment
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.store import open_store
@@ -405,13 +406,16 @@ def test_a_trigger_that_fails_leaves_no_checkpoint(world: World) -> None:
     assert world.states() == {}
 
 
-def test_an_unanswered_publication_is_left_to_the_next_owner(world: World, monkeypatch: Any) -> None:
-    """It may be published: nobody says that it failed."""
+@pytest.mark.parametrize("unanswered", [False, True])
+def test_a_publication_in_an_outage_is_left_to_the_next_attempt(
+    world: World, monkeypatch: Any, unanswered: bool
+) -> None:
+    """An abort would wait for the log until the process is ended. An unanswered publication may have succeeded."""
     publisher = world.publisher()
     publisher.begin(0)
 
     def lost(*_: Any, **__: Any) -> None:
-        raise StoreUnavailableError("no answer.", unanswered=True)
+        raise StoreUnavailableError("no answer.", unanswered=unanswered)
 
     monkeypatch.setattr(world.store, "publish", lost)
     publisher.written(_sealing(1), {})
@@ -442,3 +446,17 @@ def test_an_attempt_cannot_publish_behind_what_it_did_not_see(world: World) -> N
         asleep.settle()
     asleep.close()
     assert world.store.checkpoint("p", 1).reason is AbortReason.PUBLISH_FAILED
+
+
+@pytest.mark.parametrize("put_back", [0, 40])
+def test_a_batch_says_nothing_once_the_logs_clock_was_put_back(world: World, monkeypatch: Any, put_back: int) -> None:
+    """A row that arrives while Spark computes may get an earlier time than the batch's (I9)."""
+    moment = Moment.now(world.store)
+    monkeypatch.setattr(world.store, "now", lambda: moment.at - timedelta(seconds=put_back))
+    publisher = world.publisher()
+    publisher.begin(0)
+    publisher.written(_sealing(1), {}, moment)
+    world.commits.add(0)
+    publisher.settle()
+    publisher.close()
+    assert world.store.read_as_of("p", 1) == (None if put_back else moment.at)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -136,4 +137,23 @@ def test_the_rest_of_a_slice_does_not_say_that_all_is_read(was_slice: bool, says
     made._cut, made._was_slice = "now", was_slice
     made._stage = lambda *given: said.append(given[-1])
     made._compute(None, 7)
-    assert said == [says] and made._cut == "later"
+    assert said == [says] and made._cut.at == "later"
+
+
+@pytest.mark.parametrize(("put_back", "says"), [(0, True), (40, False)])
+def test_a_backlog_says_nothing_once_the_logs_clock_was_put_back(put_back: int, says: bool) -> None:
+    """A row that arrives during the backlog may get an earlier time than its beginning (I9)."""
+    made: Any = object.__new__(Query)
+    began, said = datetime(2026, 1, 1, 12, tzinfo=UTC), []
+
+    def over(_: Any) -> bool:
+        made._store.now = lambda: began - timedelta(seconds=put_back)
+        return True
+
+    made._one_query, made._request = False, SimpleNamespace(streaming=True, pipeline="p", epoch=1, run="r")
+    made._store = SimpleNamespace(now=lambda: began, read_all=lambda *given: said.append(given[-1]))
+    made._timers, made._location, made._on_batch = SimpleNamespace(ending=nullcontext), None, None
+    made._running, made._has_ended = lambda *_, **__: nullcontext(), over
+    made.publisher, made._durable = SimpleNamespace(settle=lambda: None), lambda: None
+    made.drain(lambda: False)
+    assert said == ([began] if says else [])

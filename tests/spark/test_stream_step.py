@@ -107,6 +107,45 @@ def test_what_nobody_tries_again_has_failed_for_good(
     assert ending.cleaned == ([(True, 0, True)] if is_over else [])
 
 
+class Killed(Exception):
+    """As `on_kill` has the operator raise it."""
+
+
+@pytest.mark.parametrize("log_is_away", [False, True])
+def test_a_task_that_is_ended_is_no_failure_of_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_is_away: bool
+) -> None:
+    """`on_kill` ends the driver. Airflow retries the task, which continues with the stream's state."""
+    ending, killed = Ending(World(tmp_path), monkeypatch, StageError("the driver was killed")), False
+
+    def launch(*arguments: Any, **more: Any) -> StageResult:
+        nonlocal killed
+        killed = True
+        if log_is_away:
+            monkeypatch.setattr(stream, "stops", away)
+        return ending._launch(*arguments, **more)
+
+    def away(*_: Any) -> Any:
+        raise StoreUnavailableError("the decision log is away")
+
+    def why_stop() -> str:
+        if killed:
+            raise Killed
+        return ""
+
+    monkeypatch.setattr("airflow_ft.spark.task.stage.run_stage", launch)
+    with pytest.raises(Killed):
+        ending.step(why_stop=why_stop, last_try=True)
+    assert ending.cleaned == []
+
+
+def test_a_driver_that_dies_while_it_stops_needs_no_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = Ending(World(tmp_path), monkeypatch, StageError("the driver was killed"))
+    ending.asks = {}
+    end = ending.step()
+    assert ending.cleaned == [] and end.epoch == ending.world.store.pipeline(PIPELINE).epoch
+
+
 @pytest.mark.parametrize(("asks", "deletes"), [({}, True), ({SAVEPOINT: "/there"}, False), ({DRAIN: True}, False)])
 def test_a_failed_stream_keeps_what_a_stop_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: dict[str, Any], deletes: bool

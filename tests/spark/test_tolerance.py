@@ -6,6 +6,7 @@ import json
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,8 +30,10 @@ from airflow_ft.spark.driver.ending import Ending
 from airflow_ft.spark.driver.executors import MOST_LOSSES
 from airflow_ft.spark.driver.job_restarts import MOST_RESTARTS, JobRestarts
 from airflow_ft.spark.driver.publisher import PublishedCounts
+from airflow_ft.spark.driver.requests import Requests
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.session.submit import DRAIN, END, KILL
 from airflow_ft.store.sqlite import SqliteStore
 from tests.store.scene import PIPELINE, RUN, Scene
 
@@ -268,3 +271,38 @@ def test_a_driver_does_not_wait_for_the_decision_log_for_ever(
             monkeypatch.setattr(waits, "is_killed", lambda: asked == "kill" and driver.store.left < 1_000)
         with pytest.raises(StoreUnavailableError):
             driver.fails(StoreUnavailableError("it is away."))
+
+
+def test_a_drain_that_waits_to_restart_ends_at_once_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_restarts, "is_alive", lambda _: True)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        (tmp_path / KILL).touch()
+        (tmp_path / END).write_text("")
+
+    (tmp_path / END).write_text(DRAIN)
+    monkeypatch.setattr(job_restarts, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: sum(slept)))
+    with SqliteStore(tmp_path / "ft.db") as store:
+        restarts = FixedDelay(attempts=1, delay=timedelta(minutes=1)).begin(0.0)
+        waits: Any = Requests(tmp_path)
+        driver = _Driver(Scene(store), tmp_path, waits, restarts)
+        driver.ending.begin()
+        spark: Any = None
+        assert driver._restarts.after(store, spark, driver.request, StageError("a test")) is None
+    assert sum(slept) < 30, "after 30 s the task would end the process of all streams"
+
+
+def test_a_drain_waits_before_it_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_restarts, "is_alive", lambda _: True)
+    slept: list[float] = []
+    (tmp_path / END).write_text(DRAIN)
+    monkeypatch.setattr(job_restarts, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept)))
+    monkeypatch.setattr(job_restarts, "drain_of", lambda *_: None)
+    with SqliteStore(tmp_path / "ft.db") as store:
+        restarts = FixedDelay(attempts=1, delay=timedelta(minutes=1)).begin(0.0)
+        waits: Any = Requests(tmp_path)
+        driver = _Driver(Scene(store), tmp_path, waits, restarts)
+        driver.fails(StageError("a test"))
+    assert sum(slept) == 60.0

@@ -243,3 +243,4 @@ def every_operation(store: DecisionLog) -> None:
     store.last_delivered(PIPELINE, "db")
     store.events(PIPELINE)
     store.events(PIPELINE, 2)
+    store.events(PIPELINE, kinds=("STAGED", "STATE_RESET"))

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.spark.attribution import bound
+from airflow_ft.spark.driver.moments import STEP_SECONDS, Moment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _RECORD_SECONDS = 5.0
 _MARKS = 30  # Spark reports an interval some time after it
-_STEP_SECONDS = 0.1
-"""A smaller step of the wall clock is not noticed, so marks keep this distance from an interval."""
 _AFTER_A_STEP = 60.0  # seconds in which reports from before the step may arrive
 
 
@@ -27,7 +26,8 @@ class Idle:
 
     Their times are of the JVM's wall clock, which is this machine's. What the decision log's clock said before one of
     them began was before it. After a step of the wall clock that order is unknown: all marks are dropped, and none is
-    made until the reports from before the step have arrived.
+    made until the reports from before the step have arrived. A smaller step than `STEP_SECONDS` is not noticed, so
+    marks keep this distance from an interval.
     """
 
     def __init__(self, store: QueryLog) -> None:
@@ -36,7 +36,7 @@ class Idle:
         self._usable_from = 0.0
         self._recorded = 0.0
         self._seen = 0.0
-        self._marks: deque[tuple[float, datetime]] = deque(maxlen=_MARKS)
+        self._marks: deque[tuple[float, Moment]] = deque(maxlen=_MARKS)
 
     @contextmanager
     def listening(self, spark: SparkSession) -> Iterator[None]:
@@ -58,24 +58,24 @@ class Idle:
     def _on_event(self, timestamp: str) -> None:
         self._seen = datetime.fromisoformat(timestamp).timestamp()
 
-    def read_as_of(self) -> datetime | None:
+    def read_as_of(self) -> Moment | None:
         """All that was there at this time has been read, by the decision log's clock; None: nothing new is known.
 
         To be called again and again: it notes the time, to be compared with an interval that begins later.
         """
         if self._has_stepped() or time.monotonic() < self._usable_from:
             return None
-        before = [at for wall, at in self._marks if wall < self._seen - _STEP_SECONDS]
+        before = [at for wall, at in self._marks if wall < self._seen - STEP_SECONDS]
         for _ in before:
             self._marks.popleft()
-        at = self._store.now()
-        self._marks.append((time.time(), at))
-        return before[-1] if before else None
+        now = Moment.now(self._store)
+        self._marks.append((time.time(), now))
+        return before[-1] if before and before[-1].holds(now) else None
 
     def _has_stepped(self) -> bool:
         """Return whether the wall clock has made a step. Then nothing of before is kept."""
         offset = _offset()
-        if abs(offset - self._offset) < _STEP_SECONDS:
+        if abs(offset - self._offset) < STEP_SECONDS:
             return False
         self._offset, self._usable_from = offset, time.monotonic() + _AFTER_A_STEP
         self._marks.clear()
@@ -94,7 +94,7 @@ def _offset() -> float:
     """Return the wall clock's distance from the monotonic clock, read when no other thread came in between."""
     for _ in range(100):
         before, wall, after = time.monotonic(), time.time(), time.monotonic()
-        if after - before < _STEP_SECONDS / 2:
+        if after - before < STEP_SECONDS / 2:
             break
     return wall - before
 

@@ -48,6 +48,7 @@ _PAUSE = 1.0, 60.0
 MOST_RESTARTS = 5
 """Restarts in a row without a published checkpoint. After them the fault may be in the JVM, such as lost local files.
 """
+_LOOK_SECONDS = 1.0
 _LOG_AWAY, _LOG_PAUSE = 60.0, 1.0
 """Seconds for which a driver waits for the decision log, and between two looks."""
 
@@ -171,9 +172,11 @@ class JobRestarts:
 
     def _begin_again(self, store: DecisionLog, request: StageRequest, wait: float) -> StageRequest | None:
         """Wait some seconds, then make a new attempt in this process; None: it was asked to end meanwhile."""
-        if self._requests.is_to_drain():
-            time.sleep(wait)
-        elif self._requests.is_to_end(within=wait) and not self._requests.is_to_drain():
+        deadline = time.monotonic() + wait
+        while self._requests.is_to_drain() and (wait := deadline - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_SECONDS, wait))  # a request to end at once takes the place of that to drain
+        drains = self._requests.is_to_drain()
+        if not drains and self._requests.is_to_end(within=wait) and not self._requests.is_to_drain():
             what = "its stream was asked to end before the job restarted"
             try:
                 store.give_up(request.pipeline, request.epoch, AbortReason.ATTEMPT_ENDED, what)

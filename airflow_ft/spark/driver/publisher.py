@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.background import beside
@@ -32,6 +31,7 @@ from airflow_ft.protocol.numbers import Numbers, count_text
 from airflow_ft.protocol.planning import stranded
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.spark.driver.failures import last_line
+from airflow_ft.spark.driver.moments import Moment
 from airflow_ft.spark.driver.proof import require_proven
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.wal.roots import away
@@ -59,7 +59,7 @@ class _Open:
     is_checked: bool = False  # its sources are still those of which it was read
     segment: Segment | None = None
     positions: Mapping[str, Any] | None = None
-    as_of: datetime | None = None
+    as_of: Moment | None = None
     pause: float = POLL_SECONDS  # before the next look for Spark's commit
     began: float = field(default_factory=time.monotonic)
     parts: dict[str, float] = field(default_factory=dict)  # seconds, for traces
@@ -153,7 +153,7 @@ class Publisher:
             self._open = _Open(number, batch, time.monotonic() + self._timeout, ahead)
         return number
 
-    def written(self, seal: Callable[[], Segment], positions: Mapping[str, Any], as_of: datetime | None = None) -> None:
+    def written(self, seal: Callable[[], Segment], positions: Mapping[str, Any], as_of: Moment | None = None) -> None:
         """The open number's files are there: they are sealed now, and published when Spark has committed the batch.
 
         `as_of`: see `DeliveryLog.publish`.
@@ -206,7 +206,9 @@ class Publisher:
             return
         if isinstance(failure, FencedError):  # the newer owner has
             return
-        if isinstance(failure, StoreUnavailableError) and failure.unanswered:  # perhaps it is published
+        # Perhaps it is published. An abort would wait for the log, too, until the `Stopper` ends the process: the next
+        # attempt does it (`DecisionLog.give_up`).
+        if isinstance(failure, StoreUnavailableError):
             return
         known = failure if isinstance(failure, AirflowFtError) else cause
         reason = AbortReason.ATTEMPT_ENDED if known is None else known.abort_reason
@@ -289,6 +291,9 @@ class Publisher:
             raise self._seal_error(now, error) from error
         position = self._position(now.batch)
         require_proven(self._request.wal_root, segment, position)
+        as_of = now.as_of
+        if as_of is not None and not as_of.holds(Moment.now(self._store)):
+            as_of = None
         # One conditional write. Refused or unanswered: it is not repeated, the attempt ends (I5). The next attempt, or
         # the next owner's epoch, settles a write that is still on its way.
         self._store.publish(
@@ -299,7 +304,7 @@ class Publisher:
             segment,
             position,
             now.positions or {},
-            now.as_of,
+            None if as_of is None else as_of.at,
             parts=now.parts,
         )
         each = ", ".join(f"{name} {count:,}" for name, count in segment.rows.items())

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ from airflow_ft.spark.driver.idle import Idle
 from airflow_ft.spark.driver.inputs import named_positions
 from airflow_ft.spark.driver.listing import check_listings
 from airflow_ft.spark.driver.local_files import lacking
+from airflow_ft.spark.driver.moments import Moment
 from airflow_ft.spark.driver.own_queries import refusing_stops, stop
 from airflow_ft.spark.driver.plan_facts import never_adds_rows
 from airflow_ft.spark.driver.planned import batch_listings
@@ -108,7 +108,7 @@ class Query:
         self._ending = self._refused = self._has_more = self._was_slice = self._looked_at_state = False
         self._is_left = True  # nothing of this JVM writes to the location any more, once the query has ended
         self._queries, self._undrained = 0, ""  # queries of this attempt, one after the other
-        self._cut: datetime | None = None  # all that was there then is in the next micro-batch, or published
+        self._cut: Moment | None = None  # all that was there then is in the next micro-batch, or published
         self._knew = time.monotonic()  # when it was known last that nothing of before is left
         self.publisher = Publisher(
             store,
@@ -131,7 +131,7 @@ class Query:
         """
         if self._one_query:
             return
-        began = self._store.now() if self._request.streaming else None
+        began = Moment.now(self._store) if self._request.streaming else None
         self._cut = None
         with self._timers.ending(), self._running(self._on_batch, self._location, availableNow=True) as query:
             while not self._has_ended(query):
@@ -159,7 +159,7 @@ class Query:
         spark = self._frame.sparkSession
         spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", str(int(1000 * _IDLE_SECONDS)))
         self._has_more = self._was_slice = False
-        self._cut = self._store.now()
+        self._cut = Moment.now(self._store)
         self._timers.begin()
         self._idle = idle = Idle(self._store)
         looked = 0.0
@@ -314,9 +314,9 @@ class Query:
         else:
             self._stage(batch, batch_id, start, end, as_of)
         if self._cut is not None:
-            self._cut = self._store.now()
+            self._cut = Moment.now(self._store)
 
-    def _stage(self, batch: DataFrame, batch_id: int, start: list[Any], end: list[Any], as_of: datetime | None) -> None:
+    def _stage(self, batch: DataFrame, batch_id: int, start: list[Any], end: list[Any], as_of: Moment | None) -> None:
         spark, request, location = self._frame.sparkSession, self._request, self._location
         query = self._spark_query()
         declared = list(self._sources.values())
@@ -356,7 +356,7 @@ class Query:
         active = self._frame.sparkSession.streams.active
         return next(each for each in active if each.name == self._request.pipeline)
 
-    def _pass_by(self, as_of: datetime | None) -> None:
+    def _pass_by(self, as_of: Moment | None) -> None:
         """Nothing was read, and nothing has come of it: all of before is published."""
         keep_last_ids(self._frame.sparkSession, self._spark_query())
         if as_of is not None and has_known_bounds(self._sources) and self._idle.is_due():
@@ -373,7 +373,7 @@ class Query:
                 self._sockets.look(self._store.now())
             if (as_of := idle.read_as_of()) is None:
                 return
-            self._sockets.require_open(as_of)
+            self._sockets.require_open(as_of.at)
             if self._cut is not None:
                 self._cut = max(self._cut, as_of)
             if idle.is_due():
@@ -385,6 +385,7 @@ class Query:
         finally:
             self._busy.release()
 
-    def _record_read(self, as_of: datetime) -> None:
+    def _record_read(self, as_of: Moment) -> None:
         self._knew = time.monotonic()
-        self._store.read_all(self._request.pipeline, self._request.epoch, self._request.run, as_of)
+        if as_of.holds(Moment.now(self._store)):
+            self._store.read_all(self._request.pipeline, self._request.epoch, self._request.run, as_of.at)

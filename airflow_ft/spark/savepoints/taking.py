@@ -46,6 +46,15 @@ TOO_LATE = "the state was already deleted"
 _TRIES = 5
 _REQUEST = "request"
 _EVENTS = 1000  # newest ones in which the savepoint of an earlier try is looked for
+_KINDS = (
+    EventKind.REQUESTED,
+    EventKind.TURN,
+    EventKind.STAGED,
+    EventKind.STATE_RESET,
+    EventKind.RESTORED,
+    EventKind.SAVEPOINT,
+)
+"""Kinds of these events. The deletion of a checkpoint leaves an event, too, and there may be any number of them."""
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +74,7 @@ def take_once(
     if newest is None:
         return take(store, pipeline, folder, by, request=request)  # which refuses it
     asked, dropped = set() if request is None else {request}, False
-    for event in store.events(pipeline, limit=_EVENTS):
+    for event in store.events(pipeline, limit=_EVENTS, kinds=_KINDS):
         if event.kind == EventKind.RESTORED:  # earlier savepoints hold another state
             break
         if event.kind == EventKind.STATE_RESET and not dropped:
@@ -89,7 +98,7 @@ def too_late(store: DecisionLog, pipeline: str, lost: str) -> set[int | None]:
     """
     newer, since_staged, since_turn, late = set[int](), {None}, {None}, set[int | None]()
     asked = {each.id for each in store.open_requests(pipeline) if each.kind is RequestKind.STOP}
-    for event in store.events(pipeline, limit=_EVENTS):
+    for event in store.events(pipeline, limit=_EVENTS, kinds=_KINDS):
         if event.kind == EventKind.REQUESTED:
             for each in (newer, since_staged, since_turn):
                 each.add(event.detail["id"])
@@ -107,7 +116,7 @@ def too_late(store: DecisionLog, pipeline: str, lost: str) -> set[int | None]:
 def taken_for(store: DecisionLog, pipeline: str, request: int) -> tuple[str, bool]:
     """Return where the savepoint is that was taken for a request, for people, and whether there is one."""
     problem = ""
-    for event in store.events(pipeline, limit=_EVENTS):
+    for event in store.events(pipeline, limit=_EVENTS, kinds=_KINDS):
         if event.kind == EventKind.SAVEPOINT and event.detail.get(_REQUEST) == request:
             uri = event.detail["uri"]
             try:

@@ -132,8 +132,13 @@ def stream_step(
             except (FencedError, TurnHeldError):
                 raise
             except TransientError as error:
+                why_stop()  # raises if the task is being ended: `on_kill` has killed the driver, which is no failure
                 if stopping.killed:
                     log.info("stopped the driver at once, as requested; its unpublished rows are computed again")
+                    return False
+                if stopping.is_asked() and not stopping.is_to_drain():
+                    log.warning("%s", error)
+                    log.info("the stream does not restart, because it was stopped")
                     return False
                 if error.code in (ENDED_BY_OTHER, DIED):
                     log.warning("%s", error)
