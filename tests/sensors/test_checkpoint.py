@@ -9,7 +9,7 @@ from typing import Any
 
 import pendulum
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -25,6 +25,7 @@ from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import HaltReason
 from tests.operators.declared import spec
 from tests.protocol.world import PIPELINE, World
+from tests.raising import raises
 
 pytestmark = pytest.mark.airflow
 
@@ -213,6 +214,32 @@ def test_what_rendering_made_senseless_fails_without_retries(wrong: dict[str, An
         setattr(operator, name, value)
     with pytest.raises(AirflowFailException):
         operator.poke({})
+
+
+@task
+def pick() -> str: ...
+
+
+@pytest.mark.parametrize("found", [None, "None"])
+@pytest.mark.parametrize("argument", ["number", "dag_id", "run_id", "as_of", "after", "suffix"])
+def test_a_condition_without_a_value_is_no_other_condition(argument: str, found: str | None, tmp_path: Path) -> None:
+    """I9: the output of a task that a person marked as successful is None."""
+    given = {"dag_id": "d", "run_id": "r"} if argument.endswith("_id") else {}
+    with DAG("d", schedule=None):
+        operator = sensor(**given | {argument: pick()}, store=f"sqlite:///{tmp_path}/ft.db")
+    setattr(operator, "dag_id_of_run" if argument == "dag_id" else argument, found)
+    code = "name_invalid" if argument == "suffix" else "template_without_value"
+    with raises(AirflowFailException, code, argument=argument):
+        operator.poke(run_context("manual"))
+
+
+def test_a_suffix_stays_in_the_name_over_looks(tmp_path: Path) -> None:
+    with DAG("d", schedule=None):
+        operator = sensor(suffix=pick(), number=1, store=f"sqlite:///{tmp_path}/ft.db")
+    operator.suffix = "de"
+    for _ in range(2):
+        assert not operator.poke({}).is_done
+        assert operator.pipeline == f"{PIPELINE}-de"
 
 
 def test_an_unreachable_log_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
