@@ -16,7 +16,7 @@ from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.runs import standard_utc
 from airflow_ft.protocol.arguments import check_type, wrong
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, TransientError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,6 +43,7 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
         super().__init__(**kwargs)
         check_type("deferrable", deferrable, bool, "Give True or False.", optional=True)
         self.store = check_store(store)
+        self._has_looked = False
         self.deferrable = _deferrable_by_default() if deferrable is None else deferrable
         if self.deferrable and not self.poke_interval:
             remedy = "Give a number of seconds above 0, or deferrable=False."
@@ -78,13 +79,19 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look at the decision log once. If the gate is closed and the sensor is deferrable, wait in the triggerer.
 
-        TaskDeferred is no Exception. So Airflow's loop passes it on, and treats errors as `soft_fail` says.
+        TaskDeferred is no Exception. So Airflow's loop passes it on, and treats errors as `soft_fail` says. Once the
+        log has answered, an outage of it is waited for, as in the triggerer.
         """
         try:
             with closing(open_configured_store(check_store(self.store))) as store:
                 opened = self.look(context, store)
         except AirflowFtError as error:
-            fail(self.log, error, context)
+            has_waited = self._has_looked or context.get("task_reschedule_count")
+            if not isinstance(error, TransientError) or not has_waited:
+                fail(self.log, error, context)
+            self.log.warning("the decision log did not answer; the sensor looks again: %s", error)
+            return PokeReturnValue(is_done=False)
+        self._has_looked = True
         if opened is None and self.deferrable:
             self.defer(trigger=self.trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
         return PokeReturnValue(is_done=opened is not None, xcom_value=opened)

@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_ft import CheckpointedPipeline, CheckpointSensor, FileSource, MySqlSink, StreamGroupOperator
 from airflow_ft.pipeline.checkpoints import BEGINNING, Gate
-from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import HaltReason
 from tests.operators.declared import spec
@@ -250,6 +250,30 @@ def test_an_unreachable_log_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
         sensor(number=1).poke({})
     assert not isinstance(caught.value, AirflowFailException)
     assert all("secret-word" not in text for text in caught.value.args)
+
+
+@pytest.mark.parametrize("mode", ["poke", "reschedule"])
+def test_a_sensor_that_waits_outlives_an_outage(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    operator = sensor(number=1, store=f"sqlite:///{tmp_path}/ft.db", mode=mode)
+    context = run_context("manual")
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_ft.sensors.base.open_configured_store", _away)
+        with raises(AirflowException, "store_unavailable"):
+            operator.poke(context)
+    assert not operator.poke(context).is_done
+    if mode == "reschedule":  # each look is in another process
+        operator, context["task_reschedule_count"] = sensor(number=1, store=operator.store, mode=mode), 1
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_ft.sensors.base.open_configured_store", _away)
+        assert not operator.poke(context).is_done
+    world.steps(world.context())
+    assert operator.poke(context).is_done
+
+
+def _away(_: object) -> Any:
+    raise StoreUnavailableError("it restarts.")
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
