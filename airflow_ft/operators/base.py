@@ -4,6 +4,7 @@ Airflow understands them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
@@ -35,13 +36,20 @@ from airflow_ft.pipeline.templates import declared_name
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_type, is_template
 from airflow_ft.protocol.config import check_name
-from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, FoundProblemsError, TurnHeldError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    FoundProblemsError,
+    LeaseHeldError,
+    TurnHeldError,
+)
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.restart import RestartStrategy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.protocol.model import RunKey
     from airflow_ft.store.decision_log import DecisionLog
 
@@ -127,7 +135,7 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
                         note_failed_task(self.log, context, error, self.pipeline, self.store, opened)
                     raise
         except AirflowFtError as error:
-            if isinstance(error, TurnHeldError) and error.pipeline == self.pipeline:
+            if isinstance(error, TurnHeldError | LeaseHeldError) and error.pipeline == self.pipeline:
                 self.wait_for_turn(error, run_of(context))
             fail(self.log, error.filled(self.pipeline, self.dag_file), context)
 
@@ -269,6 +277,23 @@ def opened_run(
             worker=Worker(task=task, try_number=context["ti"].try_number),
             interval_end=standard_utc(context.get("data_interval_end")),
             lease_seconds=settings.lease_seconds(),
-            run_is_over=run_is_idle,
+            run_is_over=lambda holder: _is_over(holder, opened, pipeline),
             is_own_stage=own_stage(operator, operator.role, task),
         )
+
+
+def _is_over(holder: RunKey, store: QueryLog, pipeline: str) -> bool:
+    """Return whether no task of the run works. Airflow knows nothing of a program (`airflow_ft.run`): it renews a lease
+    while it works, so its run is over if no lease moves for `lease_seconds`.
+    """
+    if not holder.is_plain:
+        return run_is_idle(holder)
+    seconds, began, before = settings.lease_seconds(), time.monotonic(), None
+    while True:
+        found = {(lease.holder, lease.counter) for lease in store.leases(pipeline)}
+        if before is not None and found != before:
+            return False
+        if time.monotonic() - began >= seconds:
+            return True
+        before = found
+        time.sleep(min(1.0, seconds / 10))

@@ -36,8 +36,10 @@ from airflow_ft.protocol.errors import (
     JobError,
     LeaseHeldError,
     SinkUnavailableError,
+    TurnHeldError,
 )
 from airflow_ft.protocol.from_savepoint import FromSavepoint
+from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.overview import Condition
 from airflow_ft.protocol.steps import Context
@@ -356,6 +358,50 @@ def test_a_run_that_a_branch_skips_is_skipped_to_its_end(
     with suppress(KeyError):
         found = world.store.overview(PIPELINE)
         assert found.turn is None and (found.condition is Condition.FAILED) is not is_skipped
+
+
+def test_a_task_waits_for_a_lease_without_using_a_try(tmp_path: Path) -> None:
+    """`recover` takes no epoch if nothing is in doubt, so a later task may be the first to meet the lease."""
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    run = world.context()
+    with new_epoch(world.store, PIPELINE, Worker("another"), "a test", 0.3):
+        assert not steps.recover_step(run).settled
+        with raises(LeaseHeldError, "lease_held") as met, new_epoch(world.store, PIPELINE, run.worker, "stage", 0.3):
+            pass
+    assert met.error is not None
+    with pytest.raises(TaskDeferred) as caught:
+        do(ends(met.error), run)
+    assert isinstance(caught.value.trigger, TurnTrigger)
+    with raises(AirflowException, "lease_held"):  # of the old name of a rename, which the trigger does not watch
+        do(ends(LeaseHeldError("another process works on it.", pipeline="other")), run)
+
+
+class Script:
+    """A program that delivers, and has the turn. While it lives it renews its lease."""
+
+    def __init__(self, world: World) -> None:
+        self.store, self.run = world.store, RunKey(f"python:{PIPELINE}", "x")
+        self.store.register(PIPELINE)
+        self.store.enter_turn(PIPELINE, self.run, None)
+        self.lease = Worker().lease(0.2)
+        self.epoch = self.store.take_epoch(PIPELINE, self.store.pipeline(PIPELINE).epoch, {}, self.lease, "stage")
+
+    def renew(self, *_: object) -> None:
+        self.store.renew_lease(PIPELINE, self.epoch, self.lease.holder)
+
+
+def test_a_run_leaves_the_turn_to_a_program_that_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    script = Script(world)
+    monkeypatch.setattr("airflow_ft.pipeline.settings.lease_seconds", lambda: 0.2)
+    operator = RecoverOperator(task_id="t", spec=spec(PIPELINE, store=f"sqlite:///{tmp_path}/ft.db"))
+    with operator.run_context(airflow_context()) as run:
+        with monkeypatch.context() as patch, raises(TurnHeldError, "turn_held", holder=script.run):
+            patch.setattr("airflow_ft.operators.base.time.sleep", script.renew)
+            steps.take_turn(run)
+        assert steps.take_turn(run), "its lease does not move"
+    assert world.store.pipeline(PIPELINE).turn == RunKey("dag", "run-1", 2)
 
 
 class Later:
