@@ -5,12 +5,13 @@ Airflow understands them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_ft.operators.failing import fail, note_failed_task
@@ -25,6 +26,7 @@ from airflow_ft.pipeline.runs import (
     is_process_of,
     run_is_idle,
     run_of,
+    stage_was_skipped,
     standard_utc,
     task_of,
     task_states,
@@ -207,7 +209,8 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
         raise NotImplementedError
 
     def skip_if_skipped(self, run: steps.Context[DecisionLog]) -> None:
-        """AirflowSkipException if Airflow skipped `recover` and `stage` of this run, as a branch before them does.
+        """AirflowSkipException if Airflow skipped `recover` and `stage` of this run, as a branch before them does, or
+        only `stage`, because of a task between them.
 
         For tasks whose trigger rule is all_done: these run anyway.
         """
@@ -216,10 +219,24 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
             if row is not None and (row.staged or row.stage_began is not None):
                 return
         begins = self._begins()
-        if were_skipped(run.run, begins):
+        skipped = begins if were_skipped(run.run, begins) else self._skipped_stage(run.run, begins)
+        if skipped:
             with suppress(KeyError):
                 run.store.leave_turn(run.pipeline, run.run)
-            raise AirflowSkipException(f"Airflow skipped {' and '.join(begins)} in this run")
+            raise AirflowSkipException(f"Airflow skipped {' and '.join(skipped)} in this run")
+
+    def _skipped_stage(self, run: RunKey, begins: Collection[str]) -> list[str]:
+        """Return the stage if one of the author's tasks between `recover` and it made Airflow skip it; [] otherwise."""
+        beside = tasks_beside(self)
+        found = {task.role: task for task in beside if task.task_id in begins}
+        if not {"recover", "stage"} <= set(found):
+            return []
+        recover, stage = found["recover"], found["stage"]
+        ids = stage.get_flat_relative_ids(upstream=True) & recover.get_flat_relative_ids(upstream=False)
+        between = [task for task in beside if task.task_id in ids]
+        own = [task.task_id for task in (recover, *between) if getattr(task, "role", "")]
+        branches = {task.task_id: isinstance(task, SkipMixin) for task in between if task.task_id not in own}
+        return [stage.task_id] if stage_was_skipped(run, stage.task_id, own, branches) else []
 
     def rehearse(self, spec: PipelineSpec, context: Context) -> Any:
         """Run the task's part of a dry run or a test run. A task without one is skipped, and so are tasks behind the

@@ -11,7 +11,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
+from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -20,7 +22,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_ft import CheckpointedPipeline, StreamGroupOperator
+from airflow_ft import CheckpointedPipeline, SqliteSink, StreamGroupOperator
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
@@ -358,6 +360,72 @@ def test_a_run_that_a_branch_skips_is_skipped_to_its_end(
     with suppress(KeyError):
         found = world.store.overview(PIPELINE)
         assert found.turn is None and (found.condition is Condition.FAILED) is not is_skipped
+
+
+@pytest.mark.parametrize(
+    ("states", "is_skipped"),
+    [
+        ({}, True),
+        ({"orders.check": "skipped"}, True),
+        ({"orders.check": "failed"}, False),  # a person has marked the run as failed
+        ({"orders.folder": "skipped"}, False),
+        ({"orders.compute": "success"}, False),
+        ({"orders.stage": "upstream_failed"}, False),
+        ({"orders.stage": "failed"}, False),
+    ],
+    ids=str,
+)
+def test_a_task_before_the_stage_may_skip_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: dict[str, str], is_skipped: bool
+) -> None:
+    """There are no files today."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    before = {"orders.recover": "success", "orders.folder": "success", "orders.check": "success"}
+    known = {**before, "orders.compute": "skipped", "orders.stage": "skipped", **states}
+
+    def asked(dag_id: str, map_index: int | None, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
+        return {run_ids[0]: {each: known[each] for each in task_ids}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(asked))
+    monkeypatch.setattr("airflow_ft.wal.retention.WalArchive", lambda _: NoArchive())
+    world = World(tmp_path)
+    with DAG("d", schedule=None) as dag:
+        sinks = {"orders": SqliteSink(table="orders", conn_id="shop")}
+        group = CheckpointedPipeline(pipeline=PIPELINE, position="{{ ds }}", sinks=sinks)
+        with group:
+            check, compute = EmptyOperator(task_id="check"), EmptyOperator(task_id="compute")
+            group.folder >> check >> compute >> group.stage
+    run = world.context()
+    steps.recover_step(run)
+    for task_id in ("orders.commit.shop", "orders.confirmed"):
+        with pytest.raises(AirflowSkipException if is_skipped else AirflowFailException):
+            do(cast("CheckpointOperator", dag.get_task(task_id)), run)
+    assert world.store.pipeline(PIPELINE).turn is None
+
+
+@pytest.mark.parametrize("is_branch", [True, False])
+def test_a_branch_before_the_stage_may_skip_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_branch: bool
+) -> None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    def asked(dag_id: str, map_index: int | None, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
+        return {run_ids[0]: {each: "skipped" if each == "stage" else "success" for each in task_ids}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(asked))
+    with DAG("d", schedule=None):
+        recover, stage = RecoverOperator(task_id="recover", spec=spec()), StageOperator(task_id="stage", spec=spec())
+        kind: Any = EmptyBranch if is_branch else EmptyOperator
+        confirmed = ConfirmOperator(task_id="confirmed", spec=spec(), trigger_rule="all_done")
+        recover >> kind(task_id="between") >> stage >> confirmed
+    run = World(tmp_path).context()
+    with pytest.raises(AirflowSkipException) if is_branch else nullcontext():
+        confirmed.skip_if_skipped(run)
+
+
+class EmptyBranch(EmptyOperator, SkipMixin):
+    """Stands for an operator that chooses which tasks follow."""
 
 
 def test_a_task_waits_for_a_lease_without_using_a_try(tmp_path: Path) -> None:
