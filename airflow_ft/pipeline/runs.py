@@ -156,7 +156,8 @@ def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
 def stage_was_skipped(run: RunKey, stage: str, own: Collection[str], between: Mapping[str, bool]) -> bool:
     """Return whether a task between `recover` and the stage made Airflow skip the stage; False: not known.
 
-    Airflow also skips waiting tasks when a person marks the run as failed. But then the task that worked has failed.
+    Airflow also skips waiting tasks when a person marks the run as failed. But then the task that was running has
+    failed.
 
     Args:
         run: the run.

@@ -79,8 +79,8 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look at the decision log once. If the gate is closed and the sensor is deferrable, wait in the triggerer.
 
-        TaskDeferred is no Exception. So Airflow's loop passes it on, and treats errors as `soft_fail` says. Once the
-        log has answered, an outage of it is waited for, as in the triggerer.
+        TaskDeferred is no Exception. So Airflow's loop passes it on, and treats errors as `soft_fail` says. After
+        a first look, the sensor waits through an outage of the log, as in the triggerer.
         """
         try:
             with closing(open_configured_store(check_store(self.store))) as store:

@@ -27,6 +27,7 @@ from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.failing import fail
+from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.pipeline.spec import PipelineSpec
@@ -222,6 +223,18 @@ def test_a_commit_before_the_decision_fails(tmp_path: Path) -> None:
     assert do(CommitOperator(task_id="t", spec=spec(PIPELINE), participant="log"), run) == {"numbers": [1]}
     # Killed after its commit, before Airflow knew: the next try finds the proof.
     assert do(CommitOperator(task_id="t", spec=spec(PIPELINE), participant="log"), run) == {"numbers": [1]}
+
+
+def test_prepare_returns_the_newest_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result in XCom has at most 1,000 of a run's numbers."""
+    monkeypatch.setattr("airflow_ft.operators.prepare.MOST_LISTED", 2)
+    monkeypatch.setattr("airflow_ft.pipeline.ready.require_root", lambda _: None)
+    world = World(tmp_path)
+    world.stage(3)
+    monkeypatch.setattr("airflow_ft.pipeline.resolved.DeliveryContext.plan", lambda *_: world.delivery)
+    declared = spec(PIPELINE, wal_root=str(tmp_path), checkpointing={"max_delivery_rows": 1})
+    operator = PrepareOperator(task_id="t", spec=declared, participant="db")
+    assert list(do(operator, world.context())["numbers"]) == ["2", "3"]
 
 
 def test_a_wrong_savepoint_keeps_no_decided_rows_from_delivery() -> None:
@@ -425,7 +438,7 @@ def test_a_branch_before_the_stage_may_skip_the_run(
 
 
 class EmptyBranch(EmptyOperator, SkipMixin):
-    """Stands for an operator that chooses which tasks follow."""
+    """An operator that chooses which tasks follow."""
 
 
 def test_a_task_waits_for_a_lease_without_using_a_try(tmp_path: Path) -> None:
