@@ -15,6 +15,7 @@ from airflow_ft.operators.links import PipelineLink
 from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.runs import standard_utc
+from airflow_ft.pipeline.templates import require_value
 from airflow_ft.protocol.arguments import check_type, wrong
 from airflow_ft.protocol.errors import AirflowFtError, TransientError
 
@@ -42,7 +43,7 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
     def __init__(self, *, store: str | None = None, deferrable: bool | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_type("deferrable", deferrable, bool, "Give True or False.", optional=True)
-        self.store = check_store(store)
+        self.store = self._written_store = check_store(store)
         self._has_looked = False
         self.deferrable = _deferrable_by_default() if deferrable is None else deferrable
         if self.deferrable and not self.poke_interval:
@@ -83,6 +84,7 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
         a first look, the sensor waits through an outage of the log, as in the triggerer.
         """
         try:
+            require_value("store", self._written_store, self.store)  # the default log is another one
             with closing(open_configured_store(check_store(self.store))) as store:
                 opened = self.look(context, store)
         except AirflowFtError as error:

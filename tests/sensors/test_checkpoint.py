@@ -233,6 +233,20 @@ def test_a_condition_without_a_value_is_no_other_condition(argument: str, found:
         operator.poke(run_context("manual"))
 
 
+@pytest.mark.parametrize("found", [None, "None"])
+def test_a_store_without_a_value_is_not_the_default(
+    found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    world.steps(world.context())
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
+    operator = sensor(number=1, store="{{ x }}")
+    operator.store = found
+    with raises(AirflowFailException, "template_without_value", argument="store"):
+        operator.poke({})
+
+
 def test_a_suffix_stays_in_the_name_over_looks(tmp_path: Path) -> None:
     with DAG("d", schedule=None):
         operator = sensor(suffix=pick(), number=1, store=f"sqlite:///{tmp_path}/ft.db")
