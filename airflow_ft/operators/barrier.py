@@ -14,6 +14,7 @@ from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline.barriers import check_pipelines
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.runs import refuse_test_run, task_of
+from airflow_ft.pipeline.templates import require_value
 from airflow_ft.protocol.arguments import check_barrier, is_late_anywhere, is_template
 from airflow_ft.protocol.errors import AirflowFtError
 
@@ -41,7 +42,7 @@ class InjectBarrierOperator(BaseOperator, metaclass=NamedArguments):
 
     def __init__(self, *, barrier: str, pipelines: Sequence[str], store: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.barrier = barrier
+        self.barrier = self._written = barrier
         self.pipelines = pipelines
         self.store = check_store(store)
         if not is_template(barrier):
@@ -54,6 +55,7 @@ class InjectBarrierOperator(BaseOperator, metaclass=NamedArguments):
         try:
             refuse_test_run(context)
             check_pipelines(self.pipelines)
+            require_value("barrier", self._written, self.barrier)
             with closing(open_configured_store(check_store(self.store))) as store:
                 found = store.inject(check_barrier(self.barrier), self.pipelines, task_of(context))
         except AirflowFtError as error:

@@ -4,12 +4,14 @@ Airflow understands them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_ft.operators.failing import fail, note_failed_task
@@ -24,6 +26,7 @@ from airflow_ft.pipeline.runs import (
     is_process_of,
     run_is_idle,
     run_of,
+    stage_was_skipped,
     standard_utc,
     task_of,
     task_states,
@@ -35,13 +38,20 @@ from airflow_ft.pipeline.templates import declared_name
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_type, is_template
 from airflow_ft.protocol.config import check_name
-from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, FoundProblemsError, TurnHeldError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    FoundProblemsError,
+    LeaseHeldError,
+    TurnHeldError,
+)
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.restart import RestartStrategy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.protocol.model import RunKey
     from airflow_ft.store.decision_log import DecisionLog
 
@@ -127,7 +137,7 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
                         note_failed_task(self.log, context, error, self.pipeline, self.store, opened)
                     raise
         except AirflowFtError as error:
-            if isinstance(error, TurnHeldError) and error.pipeline == self.pipeline:
+            if isinstance(error, TurnHeldError | LeaseHeldError) and error.pipeline == self.pipeline:
                 self.wait_for_turn(error, run_of(context))
             fail(self.log, error.filled(self.pipeline, self.dag_file), context)
 
@@ -199,7 +209,8 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
         raise NotImplementedError
 
     def skip_if_skipped(self, run: steps.Context[DecisionLog]) -> None:
-        """AirflowSkipException if Airflow skipped `recover` and `stage` of this run, as a branch before them does.
+        """AirflowSkipException if Airflow skipped `recover` and `stage` of this run, as a branch before them does, or
+        only `stage`, because of a task between them.
 
         For tasks whose trigger rule is all_done: these run anyway.
         """
@@ -208,10 +219,24 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
             if row is not None and (row.staged or row.stage_began is not None):
                 return
         begins = self._begins()
-        if were_skipped(run.run, begins):
+        skipped = begins if were_skipped(run.run, begins) else self._skipped_stage(run.run, begins)
+        if skipped:
             with suppress(KeyError):
                 run.store.leave_turn(run.pipeline, run.run)
-            raise AirflowSkipException(f"Airflow skipped {' and '.join(begins)} in this run")
+            raise AirflowSkipException(f"Airflow skipped {' and '.join(skipped)} in this run")
+
+    def _skipped_stage(self, run: RunKey, begins: Collection[str]) -> list[str]:
+        """Return the stage if one of the author's tasks between `recover` and it made Airflow skip it; [] otherwise."""
+        beside = tasks_beside(self)
+        found = {task.role: task for task in beside if task.task_id in begins}
+        if not {"recover", "stage"} <= set(found):
+            return []
+        recover, stage = found["recover"], found["stage"]
+        ids = stage.get_flat_relative_ids(upstream=True) & recover.get_flat_relative_ids(upstream=False)
+        between = [task for task in beside if task.task_id in ids]
+        own = [task.task_id for task in (recover, *between) if getattr(task, "role", "")]
+        branches = {task.task_id: isinstance(task, SkipMixin) for task in between if task.task_id not in own}
+        return [stage.task_id] if stage_was_skipped(run, stage.task_id, own, branches) else []
 
     def rehearse(self, spec: PipelineSpec, context: Context) -> Any:
         """Run the task's part of a dry run or a test run. A task without one is skipped, and so are tasks behind the
@@ -269,6 +294,23 @@ def opened_run(
             worker=Worker(task=task, try_number=context["ti"].try_number),
             interval_end=standard_utc(context.get("data_interval_end")),
             lease_seconds=settings.lease_seconds(),
-            run_is_over=run_is_idle,
+            run_is_over=lambda holder: _is_over(holder, opened, pipeline),
             is_own_stage=own_stage(operator, operator.role, task),
         )
+
+
+def _is_over(holder: RunKey, store: QueryLog, pipeline: str) -> bool:
+    """Return whether no task of the run works. Airflow knows nothing of a program (`airflow_ft.run`): it renews a lease
+    while it works, so its run is over if no lease moves for `lease_seconds`.
+    """
+    if not holder.is_plain:
+        return run_is_idle(holder)
+    seconds, began, before = settings.lease_seconds(), time.monotonic(), None
+    while True:
+        found = {(lease.holder, lease.counter) for lease in store.leases(pipeline)}
+        if before is not None and found != before:
+            return False
+        if time.monotonic() - began >= seconds:
+            return True
+        before = found
+        time.sleep(min(1.0, seconds / 10))

@@ -11,7 +11,8 @@ from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.place import tasks_beside
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.resolved import resolve
-from airflow_ft.protocol.arguments import check_text, late_text, wrong
+from airflow_ft.pipeline.templates import require_value
+from airflow_ft.protocol.arguments import check_place, check_text, is_template, late_text, shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.position import Position
@@ -85,7 +86,9 @@ class ExternalStageOperator(_ExternalOperator):
     def __init__(self, *, folder: str | XComArg, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_text("folder", folder)
-        self.folder = folder
+        if not is_template(folder):
+            _check_folder(folder)
+        self.folder = self._written = folder
 
     def rendered(self) -> PipelineSpec:
         """Return the specification with its rendered fields; see `CheckpointOperator.rendered`."""
@@ -98,6 +101,8 @@ class ExternalStageOperator(_ExternalOperator):
             raise wrong(
                 "position", left, remedy, code="template_not_rendered", what=f"position contains Jinja ({left})."
             )
+        require_value("folder", self._written, self.folder)
+        _check_folder(self.folder)
         return super().rendered()
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
@@ -135,3 +140,10 @@ class ExternalStageOperator(_ExternalOperator):
                 f" {self.task_id}.",
                 pipeline=self.spec.pipeline,
             )
+
+
+def _check_folder(folder: object) -> None:
+    """Raise ConfigurationError for no place, or for one below the directory in which the worker happens to run."""
+    if not (text := str(folder).strip()):
+        raise wrong("folder", shown(folder), "Name the folder with the Parquet files, or correct the param or output.")
+    check_place("folder", text)

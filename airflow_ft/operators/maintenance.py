@@ -131,6 +131,7 @@ class MaintenanceOperator(ActingOperator):
                 action=action,
                 try_number=tries,
             )
+        check_text("halt_reason", self.halt_reason)  # None would mean any
         asked = Asked(
             action,
             self.pipeline,
@@ -142,7 +143,7 @@ class MaintenanceOperator(ActingOperator):
             allow_repeated=truth("allow_repeated", self.allow_repeated),
             halt_reason=self.halt_reason.strip(),
             wait=self.wait,
-            reason=self.reason.strip(),
+            reason=str(self.reason or "").strip(),
         )
         self._refuse_places()
         self._refuse_claim(asked)

@@ -11,6 +11,7 @@ from airflow_ft.pipeline.resolved import delivery_context
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.announced import Announcement
 from airflow_ft.protocol.arguments import check_text
+from airflow_ft.protocol.numbers import MOST_LISTED
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -30,7 +31,8 @@ class PrepareOperator(CheckpointOperator):
         participant: the Airflow connection that is asked.
         announced: the result of `AnnounceOperator`, whose attempt continues; None: there is none.
 
-    The other arguments are those of `CheckpointOperator`. Result: {"numbers": {number: state}}.
+    The other arguments are those of `CheckpointOperator`. Result: {"numbers": {number: state}}, at most
+    the newest 1,000.
     """
 
     template_fields: Sequence[str] = (
@@ -57,4 +59,4 @@ class PrepareOperator(CheckpointOperator):
         announced = Announcement.from_json(first) if first["branch"] else None
         pipeline_steps.log_plan(plan)
         prepared = pipeline_steps.prepare(run, delivery, plan, self.participant, announced)
-        return {"numbers": {str(checkpoint.number): checkpoint.state.value for checkpoint in prepared}}
+        return {"numbers": {str(checkpoint.number): checkpoint.state.value for checkpoint in prepared[-MOST_LISTED:]}}

@@ -36,8 +36,8 @@ class RecoverOperator(CheckpointOperator):
 
     Args:
         poll_interval: seconds between two looks at the decision log while it is deferred.
-        turn_timeout: longest total wait for other runs, with all retries. Then the task fails. None: no limit. It
-            limits `recover` alone: other tasks, when they are cleared, wait without a limit.
+        turn_timeout: longest total wait for others, with all retries. Then the task fails. None: no limit. It limits
+            `recover` alone: other tasks wait without a limit.
 
     The other arguments are those of `CheckpointOperator`. Result: {"completed": [numbers]}.
     """

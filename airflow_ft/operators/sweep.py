@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -17,6 +17,7 @@ from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline import metrics, settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.pipeline.runs import judged, refuse_test_run
+from airflow_ft.pipeline.templates import require_value
 from airflow_ft.protocol.arguments import check_length_of_time, check_texts, check_type, is_late_anywhere, shown, wrong
 from airflow_ft.protocol.errors import (
     AirflowFtError,
@@ -27,6 +28,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.failure import listed
 from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.lookup import known_text
 from airflow_ft.protocol.noting import mark_unstored
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.overview import Overview
@@ -34,6 +36,8 @@ from airflow_ft.protocol.sweep import ORPHAN_AGE, Swept, health, recover_all
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_ft.protocol.decision_log import QueryLog
 
 
 class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
@@ -45,7 +49,7 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
     `on_failure_callback` (`ProblemNotifier`) is the alert.
 
     Args:
-        pipelines: only these; None: all that the decision log knows.
+        pipelines: only these; None: all that the decision log knows. The task's log warns of names that it lacks.
         store: as of `CheckpointOperator`.
         orphan_age: how long something must have been in doubt.
         patience: an older undelivered checkpoint needs a person; None: no limit.
@@ -70,8 +74,6 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
         super().__init__(**kwargs)
         if not is_late_anywhere(pipelines):
             _check_pipelines(pipelines)
-            if pipelines is not None and not pipelines:
-                raise wrong("pipelines", shown(pipelines), "Name a pipeline, or leave pipelines out for all.")
         check_type("orphan_age", orphan_age, timedelta, "Give timedelta(minutes=10), for example.")
         check_type("patience", patience, timedelta, "Give timedelta(hours=1), for example.", optional=True)
         check_length_of_time("orphan_age", orphan_age)
@@ -80,7 +82,7 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
         check_type("threads", threads, int, a_number)
         if threads < 1:
             raise wrong("threads", shown(threads), a_number)
-        self.pipelines = pipelines
+        self.pipelines = self._written = pipelines
         self.store = check_store(store)
         self.orphan_age = orphan_age
         self.patience = patience
@@ -101,6 +103,7 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
     def _sweep(self, context: Context) -> dict[str, Any]:
         from airflow_ft.wal import owners
 
+        require_value("pipelines", self._written, self.pipelines)
         _check_pipelines(self.pipelines)
         ti = context.get("ti")
         task = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" if ti is not None else "recovery"
@@ -118,6 +121,7 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
                 threads=self.threads,
                 look=partial(owners.require_newest_files, store),
             )
+            self._warn_of_unknown(store, {each.pipeline for each in swept})
             for each in swept:
                 self._log(each)
                 entry: dict[str, Any] = {
@@ -149,6 +153,13 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
             )
         return result
 
+    def _warn_of_unknown(self, store: QueryLog, known: Collection[str]) -> None:
+        """Log names that the decision log lacks. It is no error: a new pipeline may not have run yet."""
+        for name in self.pipelines or ():
+            if name not in known:
+                hint = known_text([row.name for row in store.pipelines()], name)
+                self.log.warning("%s: skipped: the decision log has no such pipeline. %s", name, hint)
+
     def _log(self, swept: Swept) -> None:
         for number, state in swept.recovery.settled:
             self.log.info("%s: recovered checkpoint %d, which is now %s", swept.pipeline, number, state)
@@ -159,9 +170,11 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
 
 
 def _check_pipelines(pipelines: object) -> None:
-    """Raise ConfigurationError for text: each of its characters would count as a name."""
+    """Raise ConfigurationError for text, of which each character would count as a name, and for no names."""
     if pipelines is not None:
         check_texts("pipelines", pipelines)
+        if not pipelines:
+            raise wrong("pipelines", shown(pipelines), "Name a pipeline, or leave pipelines out for all.")
 
 
 def _judged(found: Sequence[Overview]) -> list[Overview]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -151,6 +151,31 @@ def task_states(run: RunKey, task_ids: Collection[str]) -> dict[str, str]:
 def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
     """Return whether Airflow skipped all of these tasks in the run; False while Airflow's server does not answer."""
     return bool(task_ids) and _answer(lambda: [*task_states(run, task_ids).values()] == ["skipped"] * len(task_ids))
+
+
+def stage_was_skipped(run: RunKey, stage: str, own: Collection[str], between: Mapping[str, bool]) -> bool:
+    """Return whether a task between `recover` and the stage made Airflow skip the stage; False: not known.
+
+    Airflow also skips waiting tasks when a person marks the run as failed. But then the task that was running has
+    failed.
+
+    Args:
+        run: the run.
+        stage: the task id of its stage.
+        own: task ids of the provider's tasks before the stage, all of which must have succeeded.
+        between: task ids of the author's tasks there; True for one that skips others, such as a branch.
+    """
+
+    def ask() -> bool:
+        states = task_states(run, [stage, *own, *between])
+        return (
+            states.get(stage) == "skipped"
+            and all(states.get(each) == "success" for each in own)
+            and not {"failed", "upstream_failed"} & set(states.values())
+            and any(states.get(each) in ("skipped", "success" if skips else "") for each, skips in between.items())
+        )
+
+    return bool(between) and _answer(ask)
 
 
 def interval_end(dag_run: Any) -> datetime | None:

@@ -53,6 +53,20 @@ def no_suffix(pipeline: str, suffix: object) -> ConfigurationError:
     )
 
 
+def require_value(argument: str, written: object, given: object) -> None:
+    """Raise ConfigurationError if an argument with Jinja or an output of a task, as `written`, became None, also as
+    text.
+    """
+    if is_template(written) and (given is None or given == without_jinja(written, "None")):
+        raise ConfigurationError(
+            f"{argument} is {written!r}, which is {given!r} in this run.",
+            code="template_without_value",
+            remedy="Give the param, variable or output that it names a value, or correct the name.",
+            argument=argument,
+            value=repr(given),
+        )
+
+
 def plain(value: Any) -> Any:
     """A value in containers that Airflow renders; of a specification (a dataclass) its fields by name."""
     if is_dataclass(value) and not isinstance(value, type):
@@ -103,14 +117,7 @@ def _check_rendered(spec: Any, values: Mapping[str, Any]) -> None:
         if not each.init or each.default is None:  # None is what it is without a word, too
             continue
         for written, given in _texts(plain(getattr(spec, each.name)), values.get(each.name)):
-            if is_template(written) and given in (None, without_jinja(written, "None")):
-                raise ConfigurationError(
-                    f"{each.name} is {written!r}, which is {given!r} in this run.",
-                    code="template_without_value",
-                    remedy="Give the param, variable or output that it names a value, or correct the name.",
-                    argument=each.name,
-                    value=repr(given),
-                )
+            require_value(each.name, written, given)
 
 
 def _texts(written: Any, given: Any) -> list[tuple[Any, Any]]:

@@ -142,8 +142,9 @@ def take_turn(context: Context[RunLog], *, again: bool = False) -> bool:
     if holder != run:
         what = f"run {holder} works on the pipeline."
         remedy = "Do nothing: this run continues when that one has ended."
-        if holder.dag_id != run.dag_id and not holder.is_plain:  # Airflow never ends the runs of a DAG that is gone
-            remedy += f" If the DAG {holder.dag_id} was renamed or removed, run `airflow ft retire {pipeline}`."
+        if holder.dag_id != run.dag_id and not holder.is_plain:  # Airflow ends no run of a DAG that is paused or gone
+            remedy += f" If the DAG {holder.dag_id} is paused, unpause it or mark the run as failed."
+            remedy += f" If the DAG was renamed or removed, run `airflow ft retire {pipeline}`."
         raise TurnHeldError(what, holder=holder, pipeline=pipeline, remedy=remedy)
     return True
 

@@ -15,8 +15,9 @@ from airflow_ft.operators.links import PipelineLink
 from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.runs import standard_utc
+from airflow_ft.pipeline.templates import require_value
 from airflow_ft.protocol.arguments import check_type, wrong
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, TransientError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -42,7 +43,8 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
     def __init__(self, *, store: str | None = None, deferrable: bool | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_type("deferrable", deferrable, bool, "Give True or False.", optional=True)
-        self.store = check_store(store)
+        self.store = self._written_store = check_store(store)
+        self._has_looked = False
         self.deferrable = _deferrable_by_default() if deferrable is None else deferrable
         if self.deferrable and not self.poke_interval:
             remedy = "Give a number of seconds above 0, or deferrable=False."
@@ -78,13 +80,20 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look at the decision log once. If the gate is closed and the sensor is deferrable, wait in the triggerer.
 
-        TaskDeferred is no Exception. So Airflow's loop passes it on, and treats errors as `soft_fail` says.
+        TaskDeferred is no Exception. So Airflow's loop passes it on, and treats errors as `soft_fail` says. After
+        a first look, the sensor waits through an outage of the log, as in the triggerer.
         """
         try:
+            require_value("store", self._written_store, self.store)  # the default log is another one
             with closing(open_configured_store(check_store(self.store))) as store:
                 opened = self.look(context, store)
         except AirflowFtError as error:
-            fail(self.log, error, context)
+            has_waited = self._has_looked or context.get("task_reschedule_count")
+            if not isinstance(error, TransientError) or not has_waited:
+                fail(self.log, error, context)
+            self.log.warning("the decision log did not answer; the sensor looks again: %s", error)
+            return PokeReturnValue(is_done=False)
+        self._has_looked = True
         if opened is None and self.deferrable:
             self.defer(trigger=self.trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
         return PokeReturnValue(is_done=opened is not None, xcom_value=opened)

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.pipeline.obstacles import Obstacles
 from airflow_ft.pipeline.runs import test_command
-from airflow_ft.pipeline.templates import declared_name
+from airflow_ft.pipeline.templates import declared_name, no_suffix, require_value
 from airflow_ft.protocol.arguments import check_text, is_template, whole_number
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import ConfigurationError
@@ -107,9 +107,15 @@ class CheckpointSensor(GateSensor):
         self.run_id = run_id
         self.as_of = as_of
         self.after = after
+        self._given = {"number": number, "dag_id_of_run": dag_id, "run_id": run_id, "as_of": as_of, "after": after}
 
     def gate(self, context: Context, store: DecisionLog) -> Gate:
-        """The condition, after rendering. ConfigurationError for text that is none."""
+        """The condition, after rendering. ConfigurationError for text that is none, or if rendering gave no value.
+
+        A declared condition without a value is no missing one: what a sensor without any waits for may come earlier.
+        """
+        for name, written in self._given.items():
+            require_value(name.removesuffix("_of_run"), written, getattr(self, name))
         if self.number is not None:
             return Gate(number=whole_number("number", self.number))
         if self.dag_id_of_run is not None and self.run_id is not None:
@@ -125,9 +131,11 @@ class CheckpointSensor(GateSensor):
 
     def look(self, context: Context, store: DecisionLog) -> dict[str, Any] | None:
         """Return the answer of the gate, and log what a person must do to open it."""
-        self.pipeline, self.suffix = declared_name(self.pipeline, self.suffix)
-        check_name("pipeline", self.pipeline)
         if self._gate is None:
+            if self._written[1] is not None and self.suffix is None:  # the name without one is another pipeline's
+                raise no_suffix(self.pipeline, None)
+            self.pipeline, self.suffix = declared_name(self.pipeline, self.suffix)
+            check_name("pipeline", self.pipeline)
             self._gate = self.gate(context, store)
             self.log.info("waiting for %s", self._gate)
         opened = self._gate.is_open(store, self.pipeline)

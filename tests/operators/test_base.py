@@ -11,7 +11,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
+from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -20,11 +22,12 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
-from airflow_ft import CheckpointedPipeline, StreamGroupOperator
+from airflow_ft import CheckpointedPipeline, SqliteSink, StreamGroupOperator
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.failing import fail
+from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.pipeline.spec import PipelineSpec
@@ -36,8 +39,10 @@ from airflow_ft.protocol.errors import (
     JobError,
     LeaseHeldError,
     SinkUnavailableError,
+    TurnHeldError,
 )
 from airflow_ft.protocol.from_savepoint import FromSavepoint
+from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.overview import Condition
 from airflow_ft.protocol.steps import Context
@@ -220,6 +225,18 @@ def test_a_commit_before_the_decision_fails(tmp_path: Path) -> None:
     assert do(CommitOperator(task_id="t", spec=spec(PIPELINE), participant="log"), run) == {"numbers": [1]}
 
 
+def test_prepare_returns_the_newest_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result in XCom has at most 1,000 of a run's numbers."""
+    monkeypatch.setattr("airflow_ft.operators.prepare.MOST_LISTED", 2)
+    monkeypatch.setattr("airflow_ft.pipeline.ready.require_root", lambda _: None)
+    world = World(tmp_path)
+    world.stage(3)
+    monkeypatch.setattr("airflow_ft.pipeline.resolved.DeliveryContext.plan", lambda *_: world.delivery)
+    declared = spec(PIPELINE, wal_root=str(tmp_path), checkpointing={"max_delivery_rows": 1})
+    operator = PrepareOperator(task_id="t", spec=declared, participant="db")
+    assert list(do(operator, world.context())["numbers"]) == ["2", "3"]
+
+
 def test_a_wrong_savepoint_keeps_no_decided_rows_from_delivery() -> None:
     """It is an error of `recover`."""
     given = spec(PIPELINE, from_savepoint=FromSavepoint("{{ params.savepoint }}"))
@@ -356,6 +373,116 @@ def test_a_run_that_a_branch_skips_is_skipped_to_its_end(
     with suppress(KeyError):
         found = world.store.overview(PIPELINE)
         assert found.turn is None and (found.condition is Condition.FAILED) is not is_skipped
+
+
+@pytest.mark.parametrize(
+    ("states", "is_skipped"),
+    [
+        ({}, True),
+        ({"orders.check": "skipped"}, True),
+        ({"orders.check": "failed"}, False),  # a person has marked the run as failed
+        ({"orders.folder": "skipped"}, False),
+        ({"orders.compute": "success"}, False),
+        ({"orders.stage": "upstream_failed"}, False),
+        ({"orders.stage": "failed"}, False),
+    ],
+    ids=str,
+)
+def test_a_task_before_the_stage_may_skip_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: dict[str, str], is_skipped: bool
+) -> None:
+    """There are no files today."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    before = {"orders.recover": "success", "orders.folder": "success", "orders.check": "success"}
+    known = {**before, "orders.compute": "skipped", "orders.stage": "skipped", **states}
+
+    def asked(dag_id: str, map_index: int | None, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
+        return {run_ids[0]: {each: known[each] for each in task_ids}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(asked))
+    monkeypatch.setattr("airflow_ft.wal.retention.WalArchive", lambda _: NoArchive())
+    world = World(tmp_path)
+    with DAG("d", schedule=None) as dag:
+        sinks = {"orders": SqliteSink(table="orders", conn_id="shop")}
+        group = CheckpointedPipeline(pipeline=PIPELINE, position="{{ ds }}", sinks=sinks)
+        with group:
+            check, compute = EmptyOperator(task_id="check"), EmptyOperator(task_id="compute")
+            group.folder >> check >> compute >> group.stage
+    run = world.context()
+    steps.recover_step(run)
+    for task_id in ("orders.commit.shop", "orders.confirmed"):
+        with pytest.raises(AirflowSkipException if is_skipped else AirflowFailException):
+            do(cast("CheckpointOperator", dag.get_task(task_id)), run)
+    assert world.store.pipeline(PIPELINE).turn is None
+
+
+@pytest.mark.parametrize("is_branch", [True, False])
+def test_a_branch_before_the_stage_may_skip_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_branch: bool
+) -> None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    def asked(dag_id: str, map_index: int | None, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
+        return {run_ids[0]: {each: "skipped" if each == "stage" else "success" for each in task_ids}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(asked))
+    with DAG("d", schedule=None):
+        recover, stage = RecoverOperator(task_id="recover", spec=spec()), StageOperator(task_id="stage", spec=spec())
+        kind: Any = EmptyBranch if is_branch else EmptyOperator
+        confirmed = ConfirmOperator(task_id="confirmed", spec=spec(), trigger_rule="all_done")
+        recover >> kind(task_id="between") >> stage >> confirmed
+    run = World(tmp_path).context()
+    with pytest.raises(AirflowSkipException) if is_branch else nullcontext():
+        confirmed.skip_if_skipped(run)
+
+
+class EmptyBranch(EmptyOperator, SkipMixin):
+    """An operator that chooses which tasks follow."""
+
+
+def test_a_task_waits_for_a_lease_without_using_a_try(tmp_path: Path) -> None:
+    """`recover` takes no epoch if nothing is in doubt, so a later task may be the first to meet the lease."""
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    run = world.context()
+    with new_epoch(world.store, PIPELINE, Worker("another"), "a test", 0.3):
+        assert not steps.recover_step(run).settled
+        with raises(LeaseHeldError, "lease_held") as met, new_epoch(world.store, PIPELINE, run.worker, "stage", 0.3):
+            pass
+    assert met.error is not None
+    with pytest.raises(TaskDeferred) as caught:
+        do(ends(met.error), run)
+    assert isinstance(caught.value.trigger, TurnTrigger)
+    with raises(AirflowException, "lease_held"):  # of the old name of a rename, which the trigger does not watch
+        do(ends(LeaseHeldError("another process works on it.", pipeline="other")), run)
+
+
+class Script:
+    """A program that delivers, and has the turn. While it lives it renews its lease."""
+
+    def __init__(self, world: World) -> None:
+        self.store, self.run = world.store, RunKey(f"python:{PIPELINE}", "x")
+        self.store.register(PIPELINE)
+        self.store.enter_turn(PIPELINE, self.run, None)
+        self.lease = Worker().lease(0.2)
+        self.epoch = self.store.take_epoch(PIPELINE, self.store.pipeline(PIPELINE).epoch, {}, self.lease, "stage")
+
+    def renew(self, *_: object) -> None:
+        self.store.renew_lease(PIPELINE, self.epoch, self.lease.holder)
+
+
+def test_a_run_leaves_the_turn_to_a_program_that_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    script = Script(world)
+    monkeypatch.setattr("airflow_ft.pipeline.settings.lease_seconds", lambda: 0.2)
+    operator = RecoverOperator(task_id="t", spec=spec(PIPELINE, store=f"sqlite:///{tmp_path}/ft.db"))
+    with operator.run_context(airflow_context()) as run:
+        with monkeypatch.context() as patch, raises(TurnHeldError, "turn_held", holder=script.run):
+            patch.setattr("airflow_ft.operators.base.time.sleep", script.renew)
+            steps.take_turn(run)
+        assert steps.take_turn(run), "its lease does not move"
+    assert world.store.pipeline(PIPELINE).turn == RunKey("dag", "run-1", 2)
 
 
 class Later:

@@ -383,6 +383,26 @@ def test_a_position_has_a_value_in_a_run(flow: Flow, position: Any, code: str) -
         flow.do("stage", position, folder="/data")
 
 
+@pytest.mark.parametrize(
+    ("folder", "code"),
+    [
+        (None, "template_without_value"),
+        ("None", "template_without_value"),
+        ("", "argument_invalid"),
+        (["a"], "path_invalid"),
+        ("out", "path_invalid"),
+    ],
+)
+def test_a_folder_without_a_value_is_no_folder_of_the_worker(flow: Flow, folder: Any, code: str) -> None:
+    with raises(ConfigurationError, code, argument="folder"):
+        flow.do("stage", "monday", folder=folder)
+    assert [row.name for row in flow.store.pipelines()] == [], "the position is free"
+    if isinstance(folder, str) and folder != "None":
+        declared = flow.dag.get_task("orders.stage").spec  # type: ignore[union-attr]
+        with raises(ConfigurationError, code, argument="folder"):
+            ExternalStageOperator(task_id="stage", spec=declared, folder=folder)
+
+
 def test_operators_fit_their_pipeline() -> None:
     external = PipelineSpec(
         pipeline="orders", position="{{ ds }}", sinks={"orders": SqliteSink(table="orders", conn_id="shop")}

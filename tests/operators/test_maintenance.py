@@ -397,6 +397,17 @@ def test_a_halted_pipeline_goes_on_in_the_name_of_who_has_asked(world: World) ->
     assert "orders is not halted" in trigger("resume", run_id="manual__2")
 
 
+def test_a_halt_reason_without_a_value_is_not_any_reason() -> None:
+    """As Jinja renders None with `render_template_as_native_obj`."""
+    context: Any = {"ti": Task(), "dag_run": Run()}
+    task = MaintenanceOperator(task_id="action", pipeline=PIPELINE, action="resume", reason="{{ x }}")
+    task.reason = None  # type: ignore[assignment]
+    assert task.asked(context).reason == ""
+    task.halt_reason = None  # type: ignore[assignment]
+    with raises(ConfigurationError, "argument_invalid", argument="halt_reason"):
+        task.asked(context)
+
+
 def test_resume_refuses_a_halt_that_its_user_did_not_see(world: World) -> None:
     world.store.register(PIPELINE)
     world.store.halt(PIPELINE, HaltReason.HEURISTIC_COMMIT, "committed by hand")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ft.operators.sweep import RecoverAllOperator
@@ -107,6 +108,28 @@ def test_an_error_of_another_package_hides_no_other_pipeline(
     assert gauges[f"airflow_ft.needs_attention.{PIPELINE}"] == gauges["airflow_ft.needs_attention.other"] == 1
     assert caught.error is not None and "PermissionError" in caught.error.what and "sesame" not in caught.error.what
     assert any(each.exc_info and "sesame" in str(each.exc_info[1]) for each in caplog.records)
+
+
+def test_it_names_a_pipeline_that_the_log_lacks(
+    world: World, gauges: dict[str, float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.store.register(PIPELINE)
+    assert list(run(pipelines=["ordrs", PIPELINE])) == [PIPELINE]
+    said = [line for line in capsys.readouterr().out.splitlines() if f"Give one of: {PIPELINE}." in line]
+    assert len(said) == 1 and "[warning" in said[0] and "ordrs: skipped" in said[0]
+
+
+@task
+def named() -> list[str]: ...
+
+
+@pytest.mark.parametrize(("found", "code"), [(None, "template_without_value"), ([], "argument_invalid")])
+def test_pipelines_that_render_to_none_are_not_all(world: World, found: Any, code: str) -> None:
+    with DAG("d", schedule=None):
+        operator = RecoverAllOperator(task_id="recover", pipelines=named())
+    operator.pipelines = found
+    with raises(AirflowFailException, code, argument="pipelines"):
+        operator.execute({})  # type: ignore[arg-type]
 
 
 def test_patience_ends(world: World, gauges: dict[str, float]) -> None:

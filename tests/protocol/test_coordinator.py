@@ -337,11 +337,11 @@ def test_a_second_run_waits_for_its_turn(world: World) -> None:
     second = dataclasses.replace(world.context(run=RunKey("dag", "run-2")), run_is_over=lambda _: False)
     with pytest.raises(TurnHeldError) as caught:
         recover_step(second)
-    assert caught.value.holder == RUN and "retire" not in caught.value.remedy
+    assert caught.value.holder == RUN and "retire" not in caught.value.remedy and "paused" not in caught.value.remedy
     renamed = dataclasses.replace(second, run=RunKey("renamed", "run-2"))
     with pytest.raises(TurnHeldError) as caught:
         recover_step(renamed)
-    assert "`airflow ft retire orders`" in caught.value.remedy
+    assert "`airflow ft retire orders`" in caught.value.remedy and "paused, unpause it" in caught.value.remedy
     world.steps(world.context())
     recover_step(second)
     assert world.store.pipeline(PIPELINE).turn == second.run

@@ -111,6 +111,24 @@ def test_what_rendering_made_senseless_fails_without_retries(rendered: dict[str,
         operator.poke({})
 
 
+@pytest.mark.parametrize(
+    ("written", "found"), [("{{ x }}", None), ("{{ x }}", "None"), ("closing-{{ x }}", "closing-None")]
+)
+def test_a_barrier_without_a_value_is_no_other_barrier(written: str, found: str | None, tmp_path: Path) -> None:
+    """I9: with None it would be the run's own, which may be earlier; with "None" that of every such run."""
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    waits = sensor(barrier=written, store=url(tmp_path))
+    injects = injecting(barrier=written, pipelines=[PIPELINE], store=url(tmp_path))
+    waits.barrier = injects.barrier = found  # type: ignore[assignment]
+    with raises(AirflowFailException, "template_without_value", argument="barrier"):
+        waits.poke({**run_context("scheduled", END)})
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1)
+    with raises(AirflowFailException, "template_without_value", argument="barrier"):
+        execute(injects, {"ti": ti})
+    assert world.store.barrier("closing-None") == []
+
+
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_it_looks_once_and_then_waits_for_the_same_barrier(deferrable: bool, tmp_path: Path) -> None:
     world = World(tmp_path)

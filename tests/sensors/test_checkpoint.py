@@ -9,7 +9,7 @@ from typing import Any
 
 import pendulum
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -20,11 +20,12 @@ from airflow.sdk.exceptions import (
 
 from airflow_ft import CheckpointedPipeline, CheckpointSensor, FileSource, MySqlSink, StreamGroupOperator
 from airflow_ft.pipeline.checkpoints import BEGINNING, Gate
-from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import HaltReason
 from tests.operators.declared import spec
 from tests.protocol.world import PIPELINE, World
+from tests.raising import raises
 
 pytestmark = pytest.mark.airflow
 
@@ -215,6 +216,46 @@ def test_what_rendering_made_senseless_fails_without_retries(wrong: dict[str, An
         operator.poke({})
 
 
+@task
+def pick() -> str: ...
+
+
+@pytest.mark.parametrize("found", [None, "None"])
+@pytest.mark.parametrize("argument", ["number", "dag_id", "run_id", "as_of", "after", "suffix"])
+def test_a_condition_without_a_value_is_no_other_condition(argument: str, found: str | None, tmp_path: Path) -> None:
+    """I9: the output of a task that a person marked as successful is None."""
+    given = {"dag_id": "d", "run_id": "r"} if argument.endswith("_id") else {}
+    with DAG("d", schedule=None):
+        operator = sensor(**given | {argument: pick()}, store=f"sqlite:///{tmp_path}/ft.db")
+    setattr(operator, "dag_id_of_run" if argument == "dag_id" else argument, found)
+    code = "name_invalid" if argument == "suffix" else "template_without_value"
+    with raises(AirflowFailException, code, argument=argument):
+        operator.poke(run_context("manual"))
+
+
+@pytest.mark.parametrize("found", [None, "None"])
+def test_a_store_without_a_value_is_not_the_default(
+    found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    world.steps(world.context())
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
+    operator = sensor(number=1, store="{{ x }}")
+    operator.store = found
+    with raises(AirflowFailException, "template_without_value", argument="store"):
+        operator.poke({})
+
+
+def test_a_suffix_stays_in_the_name_over_looks(tmp_path: Path) -> None:
+    with DAG("d", schedule=None):
+        operator = sensor(suffix=pick(), number=1, store=f"sqlite:///{tmp_path}/ft.db")
+    operator.suffix = "de"
+    for _ in range(2):
+        assert not operator.poke({}).is_done
+        assert operator.pipeline == f"{PIPELINE}-de"
+
+
 def test_an_unreachable_log_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "AIRFLOW__AIRFLOW_FT__STORE", "postgresql://nobody:secret-word@127.0.0.1:1/none?connect_timeout=1"
@@ -223,6 +264,30 @@ def test_an_unreachable_log_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> N
         sensor(number=1).poke({})
     assert not isinstance(caught.value, AirflowFailException)
     assert all("secret-word" not in text for text in caught.value.args)
+
+
+@pytest.mark.parametrize("mode", ["poke", "reschedule"])
+def test_a_sensor_that_waits_outlives_an_outage(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    operator = sensor(number=1, store=f"sqlite:///{tmp_path}/ft.db", mode=mode)
+    context = run_context("manual")
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_ft.sensors.base.open_configured_store", _away)
+        with raises(AirflowException, "store_unavailable"):
+            operator.poke(context)
+    assert not operator.poke(context).is_done
+    if mode == "reschedule":  # each look is in another process
+        operator, context["task_reschedule_count"] = sensor(number=1, store=operator.store, mode=mode), 1
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_ft.sensors.base.open_configured_store", _away)
+        assert not operator.poke(context).is_done
+    world.steps(world.context())
+    assert operator.poke(context).is_done
+
+
+def _away(_: object) -> Any:
+    raise StoreUnavailableError("it restarts.")
 
 
 @pytest.mark.parametrize("deferrable", [False, True])

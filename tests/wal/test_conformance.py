@@ -238,7 +238,7 @@ def test_segments_are_written_read_and_swept(root: str, files: FileSystem) -> No
 
 @pytest.mark.parametrize("uri", ["hdfs:///wal", "hdfs://somebody@127.0.0.1:8020/wal", "hdfs://127.0.0.1:8020"])
 def test_a_place_has_a_name_node_and_a_path_and_no_user(uri: str) -> None:
-    with raises(ConfigurationError, "path_invalid", path=uri):
+    with raises(ConfigurationError, "path_invalid", path=uri.replace("somebody@", "...@")):
         filesystem(uri)
 
 
