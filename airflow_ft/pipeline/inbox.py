@@ -25,10 +25,9 @@ from airflow_ft.pipeline import ready
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, ExternalRowsError
+from airflow_ft.protocol.errors import AirflowFtError, ExternalRowsError
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.wal.filesystem import FileSystem, filesystem, identity, is_remote
-from airflow_ft.wal.incoming_files import unreadable
 from airflow_ft.wal.local import local_path
 
 if TYPE_CHECKING:
@@ -98,10 +97,7 @@ class HandedOut:
     def __init__(self, pipeline: ResolvedPipeline, folder: str, installation: str) -> None:
         self._installation = installation
         self._files, self._inbox = filesystem(pipeline.wal_root), _inbox(pipeline)
-        try:
-            place = identity(folder)
-        except ConfigurationError as error:
-            raise unreadable(folder) from error
+        place = identity(folder)
         below = place.removeprefix(f"{identity(self._inbox)}/")
         self.is_own = below != place
         # Its own folder is reached as the log is: the text of a folder in a bucket lacks the connection.

@@ -35,7 +35,6 @@ from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import CheckpointState, RunKey
 from airflow_ft.store import open_store
 from airflow_ft.wal import incoming
-from airflow_ft.wal.incoming_files import unreadable
 from airflow_ft.wal.local import LocalFileSystem
 from airflow_ft.wal.owners import PREFIX
 from tests.operators.declared import spec
@@ -251,13 +250,6 @@ def test_a_refused_folder_of_rows_can_be_written_again(flow: Flow, fill: Callabl
     folder = flow.do("folder", "monday")
     write(folder)
     assert flow.do("stage", "monday", folder=folder)["numbers"] == [2]
-
-
-@pytest.mark.parametrize("folder", ["gs://bucket/in", "in"])
-def test_a_folder_elsewhere_is_refused_as_rows(flow: Flow, folder: str) -> None:
-    """Its remedy is not that for a write-ahead log."""
-    with raises(ConfigurationError, "path_invalid", path=folder, remedy=unreadable(folder).remedy):
-        flow.do("stage", "monday", folder=folder)
 
 
 @pytest.mark.parametrize("names", [("part-00000-{}1-c000", "part-00009-{}1-c001"), ("part-00003-{}1_00000.c000",)])
