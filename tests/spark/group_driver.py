@@ -26,6 +26,8 @@ def main(private: Path) -> None:
             order.unlink()
             pipeline = json.loads((folder / REQUEST).read_text())["pipeline"]
             say(f"half a line of the JVM{marked(pipeline, 'it begins')}")
+            if pipeline == "leaks":
+                say(marked(pipeline, "Unrecognized option: --Dtrust.password=secret-99"))
             streams.append((pipeline, folder))
         for pipeline, folder in list(streams):
             if pipeline == "talks" and not (folder / "talked").exists():

@@ -6,7 +6,7 @@ import errno
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +28,9 @@ from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.submit import END, RESULT, START
 from airflow_ft.spark.task import shared
+from airflow_ft.spark.task.launcher import run_stage
 from airflow_ft.spark.task.shared import DIED, ENDED_BY_OTHER, WAIT, SharedDriver, SharedStream
+from airflow_ft.store import open_store
 from tests.raising import raises
 from tests.waiting import wait_for
 
@@ -47,7 +49,7 @@ class World:
             on_line=self.said.append,
             on_start=lambda process: self.pids.append(process.pid),
         )
-        self._request = StageRequest(
+        self.request = StageRequest(
             pipeline="waits",
             run=RunKey("d", "r"),
             epoch=1,
@@ -62,7 +64,7 @@ class World:
         )
 
     def start(self, pipeline: str, folder: Path, **changes: object) -> SharedStream:
-        return self.group.start(folder, replace(self._request, pipeline=pipeline, **changes))  # type: ignore[arg-type]
+        return self.group.start(folder, replace(self.request, pipeline=pipeline, **changes))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -147,6 +149,24 @@ def test_the_reason_of_a_death_has_no_secrets(
         found = world.group.error_of(one)
     assert what in caplog.text and found is not None and what in found["what"]
     assert "secret-" not in f"{caplog.text} {found}"
+
+
+def test_the_reason_in_a_streams_own_line_has_no_secrets(world: World, tmp_path: Path) -> None:
+    """The other streams report it, too."""
+    with private_folder() as folder, closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        store.register("leaks")
+        other = world.start("other", folder)
+
+        def look(line: str) -> None:
+            if "Unrecognized" in line:
+                other.process.kill()
+
+        with pytest.raises(StageError) as caught:
+            run_stage(replace(world.request, pipeline="leaks"), store, log=look, shared=world.group)
+        assert _waited(other)[0] < 0
+        found = world.group.error_of(other)
+    assert found is not None and "Unrecognized option: --Dtrust.password=***" in found["what"]
+    assert "secret-" not in f"{caught.value} {found}"
 
 
 def test_the_only_stream_of_a_driver_counts_its_death(world: World) -> None:
