@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -283,18 +284,34 @@ def test_a_process_in_which_a_stream_does_not_end_is_killed(world: World, monkey
         assert found is not None and found["fields"] == {"pipelines": ["deaf"]}
 
 
-def test_a_stream_whose_end_is_not_said_does_not_wait_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pipeline", ["silent", "silent_success"])
+def test_a_stream_whose_end_is_not_said_does_not_wait_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch, pipeline: str
+) -> None:
     """Text of the JVM may have torn the line that says it. The driver may also hang after the result."""
     monkeypatch.setattr(shared, "KILL_SECONDS", 0.1)
     with private_folder() as a, private_folder() as b:
-        silent, other = world.start("silent", a), world.start("other", b)
+        silent, other = world.start(pipeline, a), world.start("other", b)
         found: list[int] = []
         threading.Thread(target=lambda: found.append(_waited(silent)[0]), daemon=True).start()
         wait_for(lambda: found, 30, "the stream's end")
         assert _waited(other)[0] < 0
         error = world.group.error_of(other)
-        assert error is not None and error["fields"] == {"pipelines": ["silent"]}
+        assert error is not None and error["fields"] == {"pipelines": [pipeline]}
+        assert "failed" not in error["what"], "its result may be good"
         assert (a / RESULT).exists()
+
+
+def test_the_stream_that_did_not_end_is_named_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "KILL_SECONDS", 0.1)
+    with private_folder() as a, private_folder() as b, private_folder() as c:
+        deaf, failed, other = world.start("deaf", a), world.start("a_failed", b), world.start("other", c)
+        write(failed.folder / RESULT, json.dumps({"error": {}}))
+        deaf.kill(0)
+        assert _waited(other)[0] < 0
+        error = world.group.error_of(other)
+        assert error is not None and error["fields"] == {"pipelines": ["deaf", "a_failed"]}
+        assert "at deaf " in error["remedy"]
 
 
 def test_a_stream_with_another_setting_of_the_jvm_is_refused(world: World) -> None:

@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 _REMEDY = "Look for the cause in the task's log. All streams restart, and the next attempts compute the rows again."
 ENDED_BY_OTHER = "driver_ended_by_other"
-"""Code of the StageError of a stream whose driver had to end because another stream of its group hung."""
+"""Code of the StageError of a stream whose driver had to end because another stream of its group did not end."""
 DIED = "group_driver_died"
 """Code of the StageError of all streams whose driver has died for an unknown reason, which the group counts."""
 WAIT = "restart_in"
@@ -211,15 +211,17 @@ class SharedDriver:
         with self._lock:
             if error := self._errors.get(stream.process):
                 return {**error, "pipeline": stream.pipeline}
-            blamed = sorted({*self._blamed.get(stream.process, ())} - {stream.pipeline})
+            blamed = [*dict.fromkeys(self._blamed.get(stream.process, ()))]
+        blamed = [each for each in blamed if each != stream.pipeline]
         if not blamed or stream.killed:
             return None
         return {
             "type": "StageError",
-            "what": f"the group's driver ended, because {' and '.join(blamed)} failed and did not end.",
+            "what": f"the group's driver ended, because {' and '.join(blamed)} did not end.",
             "code": ENDED_BY_OTHER,
             "fields": {"pipelines": blamed},
-            "remedy": f"Correct the job of {blamed[0]}, or run it in a task of its own. This stream restarts.",
+            "remedy": f"Look at {blamed[0]} in the task's log. If it repeats, run {blamed[0]} in a task of its own."
+            " This stream restarts.",
             "pipeline": stream.pipeline,
         }
 
