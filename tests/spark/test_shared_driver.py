@@ -284,7 +284,7 @@ def test_a_process_in_which_a_stream_does_not_end_is_killed(world: World, monkey
         assert found is not None and found["fields"] == {"pipelines": ["deaf"]}
 
 
-@pytest.mark.parametrize("pipeline", ["silent", "silent_success"])
+@pytest.mark.parametrize("pipeline", ["silent", "silent_success", "silent_chatter"])
 def test_a_stream_whose_end_is_not_said_does_not_wait_for_ever(
     world: World, monkeypatch: pytest.MonkeyPatch, pipeline: str
 ) -> None:
@@ -312,6 +312,23 @@ def test_the_stream_that_did_not_end_is_named_first(world: World, monkeypatch: p
         error = world.group.error_of(other)
         assert error is not None and error["fields"] == {"pipelines": ["deaf", "a_failed"]}
         assert "at deaf " in error["remedy"]
+
+
+def test_an_end_that_could_not_be_read_yet_kills_no_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of another stream wait for its thread, and the end is behind them."""
+    monkeypatch.setattr(shared, "KILL_SECONDS", 1.0)
+    monkeypatch.setattr(shared, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(shared, "LINES", 10)
+    read = threading.Event()
+    with private_folder() as a, private_folder() as b:
+        waits, talks = world.start("waits", a), world.start("talks", b)
+        threading.Thread(target=talks.wait, args=(lambda _: read.wait(), b / RESULT), daemon=True).start()
+        wait_for(lambda: world.group.held_up, 30, "the thread that reads the output waits")
+        waits.kill(1.5)
+        monkeypatch.setattr(shared, "KILL_SECONDS", 60.0)
+        read.set()
+        assert _waited(waits)[0] == 0
+        world.group.kill()
 
 
 def test_a_stream_with_another_setting_of_the_jvm_is_refused(world: World) -> None:
