@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from airflow_ft.spark.attribution import marked
+from airflow_ft.spark.private import write
 from airflow_ft.spark.session.submit import END, ENDED, KILL, REQUEST, RESULT, START
 
 
@@ -26,6 +27,8 @@ def main(private: Path) -> None:
             order.unlink()
             pipeline = json.loads((folder / REQUEST).read_text())["pipeline"]
             say(f"half a line of the JVM{marked(pipeline, 'it begins')}")
+            if pipeline == "leaks":
+                say(marked(pipeline, "Unrecognized option: --Dtrust.password=secret-99"))
             streams.append((pipeline, folder))
         for pipeline, folder in list(streams):
             if pipeline == "talks" and not (folder / "talked").exists():
@@ -34,8 +37,10 @@ def main(private: Path) -> None:
                 (folder / "talked").touch()
             if pipeline == "dies":
                 os._exit(3)
-            if pipeline == "silent":
-                (folder / RESULT).write_text(json.dumps({"error": {}}))
+            if pipeline.startswith("silent") and not (folder / RESULT).exists():
+                write(folder / RESULT, json.dumps({"result" if pipeline == "silent_success" else "error": {}}))
+            if pipeline == "silent_chatter":
+                say(marked(pipeline, "and it says more"))
             if pipeline == "unfit":
                 say("Unrecognized option: --Dtrust.password=secret-99")
                 os._exit(1)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,9 @@ from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.submit import END, RESULT, START
 from airflow_ft.spark.task import shared
+from airflow_ft.spark.task.launcher import run_stage
 from airflow_ft.spark.task.shared import DIED, ENDED_BY_OTHER, WAIT, SharedDriver, SharedStream
+from airflow_ft.store import open_store
 from tests.raising import raises
 from tests.waiting import wait_for
 
@@ -47,7 +50,7 @@ class World:
             on_line=self.said.append,
             on_start=lambda process: self.pids.append(process.pid),
         )
-        self._request = StageRequest(
+        self.request = StageRequest(
             pipeline="waits",
             run=RunKey("d", "r"),
             epoch=1,
@@ -62,7 +65,7 @@ class World:
         )
 
     def start(self, pipeline: str, folder: Path, **changes: object) -> SharedStream:
-        return self.group.start(folder, replace(self._request, pipeline=pipeline, **changes))  # type: ignore[arg-type]
+        return self.group.start(folder, replace(self.request, pipeline=pipeline, **changes))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -147,6 +150,24 @@ def test_the_reason_of_a_death_has_no_secrets(
         found = world.group.error_of(one)
     assert what in caplog.text and found is not None and what in found["what"]
     assert "secret-" not in f"{caplog.text} {found}"
+
+
+def test_the_reason_in_a_streams_own_line_has_no_secrets(world: World, tmp_path: Path) -> None:
+    """The other streams report it, too."""
+    with private_folder() as folder, closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        store.register("leaks")
+        other = world.start("other", folder)
+
+        def look(line: str) -> None:
+            if "Unrecognized" in line:
+                other.process.kill()
+
+        with pytest.raises(StageError) as caught:
+            run_stage(replace(world.request, pipeline="leaks"), store, log=look, shared=world.group)
+        assert _waited(other)[0] < 0
+        found = world.group.error_of(other)
+    assert found is not None and "Unrecognized option: --Dtrust.password=***" in found["what"]
+    assert "secret-" not in f"{caught.value} {found}"
 
 
 def test_the_only_stream_of_a_driver_counts_its_death(world: World) -> None:
@@ -263,18 +284,51 @@ def test_a_process_in_which_a_stream_does_not_end_is_killed(world: World, monkey
         assert found is not None and found["fields"] == {"pipelines": ["deaf"]}
 
 
-def test_a_stream_whose_end_is_not_said_does_not_wait_for_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pipeline", ["silent", "silent_success", "silent_chatter"])
+def test_a_stream_whose_end_is_not_said_does_not_wait_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch, pipeline: str
+) -> None:
     """Text of the JVM may have torn the line that says it. The driver may also hang after the result."""
     monkeypatch.setattr(shared, "KILL_SECONDS", 0.1)
     with private_folder() as a, private_folder() as b:
-        silent, other = world.start("silent", a), world.start("other", b)
+        silent, other = world.start(pipeline, a), world.start("other", b)
         found: list[int] = []
         threading.Thread(target=lambda: found.append(_waited(silent)[0]), daemon=True).start()
         wait_for(lambda: found, 30, "the stream's end")
         assert _waited(other)[0] < 0
         error = world.group.error_of(other)
-        assert error is not None and error["fields"] == {"pipelines": ["silent"]}
+        assert error is not None and error["fields"] == {"pipelines": [pipeline]}
+        assert "failed" not in error["what"], "its result may be good"
         assert (a / RESULT).exists()
+
+
+def test_the_stream_that_did_not_end_is_named_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "KILL_SECONDS", 0.1)
+    with private_folder() as a, private_folder() as b, private_folder() as c:
+        deaf, failed, other = world.start("deaf", a), world.start("a_failed", b), world.start("other", c)
+        write(failed.folder / RESULT, json.dumps({"error": {}}))
+        deaf.kill(0)
+        assert _waited(other)[0] < 0
+        error = world.group.error_of(other)
+        assert error is not None and error["fields"] == {"pipelines": ["deaf", "a_failed"]}
+        assert "at deaf " in error["remedy"]
+
+
+def test_an_end_that_could_not_be_read_yet_kills_no_driver(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of another stream wait for its thread, and the end is behind them."""
+    monkeypatch.setattr(shared, "KILL_SECONDS", 1.0)
+    monkeypatch.setattr(shared, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(shared, "LINES", 10)
+    read = threading.Event()
+    with private_folder() as a, private_folder() as b:
+        waits, talks = world.start("waits", a), world.start("talks", b)
+        threading.Thread(target=talks.wait, args=(lambda _: read.wait(), b / RESULT), daemon=True).start()
+        wait_for(lambda: world.group.held_up, 30, "the thread that reads the output waits")
+        waits.kill(1.5)
+        monkeypatch.setattr(shared, "KILL_SECONDS", 60.0)
+        read.set()
+        assert _waited(waits)[0] == 0
+        world.group.kill()
 
 
 def test_a_stream_with_another_setting_of_the_jvm_is_refused(world: World) -> None:

@@ -137,11 +137,12 @@ def run_stage(
             if match and request.streaming:  # there is one a second, for days
                 logger.debug("%s", line)
                 return
-            symptoms.look(line)
+            shown = hide(line)
+            symptoms.look(shown)  # the other streams of a group report them, too
             if story.shows(line):
-                log(hide(beginning.shown(line)))
+                log(beginning.shown(shown))
             else:
-                logger.debug("%s", hide(line))
+                logger.debug("%s", shown)
             if answers:
                 answers.look()
 

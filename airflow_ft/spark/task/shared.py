@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 _REMEDY = "Look for the cause in the task's log. All streams restart, and the next attempts compute the rows again."
 ENDED_BY_OTHER = "driver_ended_by_other"
-"""Code of the StageError of a stream whose driver had to end because another stream of its group hung."""
+"""Code of the StageError of a stream whose driver had to end because another stream of its group did not end."""
 DIED = "group_driver_died"
 """Code of the StageError of all streams whose driver has died for an unknown reason, which the group counts."""
 WAIT = "restart_in"
@@ -64,7 +64,10 @@ LINES = 10_000
 """Most lines of a stream that wait for its thread. Then the driver's output waits, as that of a driver of its own."""
 _LOOK_SECONDS = 0.5
 KILL_SECONDS = 45.0
-"""How long a stream may take to end at once, or after its result. Then the whole driver is killed."""
+"""How long a stream may take to end at once, or after its result. Then the whole driver is killed.
+
+Counts only while the driver's output is read: the line that says the end may be behind those of another stream.
+"""
 
 
 class SharedStream(Driver):
@@ -100,19 +103,21 @@ class SharedStream(Driver):
         of the JVM may also have torn the line that says the end.
         """
         reported = False
+        line: str | int | None
         try:
             while True:
                 try:
                     line = self._lines.get(timeout=_LOOK_SECONDS)
                 except queue.Empty:
-                    if not reported and result.exists():
-                        reported = True
-                        self._begin_end()
-                    continue
+                    line = None
                 if isinstance(line, int):
                     return line
-                self._room.release()
-                log(line)
+                if not reported and result.exists():
+                    reported = True
+                    self._begin_end()
+                if line is not None:
+                    self._room.release()
+                    log(line)
         except BaseException:
             self._left = True
             self.kill(0)
@@ -124,6 +129,7 @@ class SharedStream(Driver):
             if self._room.acquire(timeout=_LOOK_SECONDS):
                 self._lines.put(line)
                 return
+            self._host.held_up = time.monotonic()
 
     def over(self, code: int) -> None:
         """The stream has ended, or its driver."""
@@ -134,10 +140,13 @@ class SharedStream(Driver):
         threading.Thread(target=self._require_end, name="end-stream", daemon=True).start()
 
     def _require_end(self) -> None:
-        if not self._over.wait(KILL_SECONDS):
-            log.warning("[%s] did not end within %.0f s, so its driver is killed", self.pipeline, KILL_SECONDS)
-            self._host.blame(self)
-            self.process.kill()
+        since = time.monotonic()
+        while not self._over.wait(_LOOK_SECONDS):
+            if time.monotonic() - max(since, self._host.held_up) >= KILL_SECONDS:
+                log.warning("[%s] did not end within %.0f s, so its driver is killed", self.pipeline, KILL_SECONDS)
+                self._host.blame(self)
+                self.process.kill()
+                return
 
 
 class SharedDriver:
@@ -149,6 +158,9 @@ class SharedDriver:
         sources, wal_roots: of all its streams, for the jars that they need.
         on_line: receives what the driver says for no stream, without secrets.
         on_start: receives each process.
+
+    Attributes:
+        held_up: when the driver's output last waited for the thread of a stream, by the monotonic clock; 0: never.
     """
 
     def __init__(
@@ -176,7 +188,7 @@ class SharedDriver:
         self._errors: WeakKeyDictionary[Driver, Any] = WeakKeyDictionary()
         self._hide: dict[str, Callable[[str], str]] = {}
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._closed, self.held_up = False, 0.0
         self.symptoms, self._story = Symptoms(), Story()
 
     def start(self, folder: Path, request: StageRequest) -> SharedStream:
@@ -211,15 +223,17 @@ class SharedDriver:
         with self._lock:
             if error := self._errors.get(stream.process):
                 return {**error, "pipeline": stream.pipeline}
-            blamed = sorted({*self._blamed.get(stream.process, ())} - {stream.pipeline})
+            blamed = [*dict.fromkeys(self._blamed.get(stream.process, ()))]
+        blamed = [each for each in blamed if each != stream.pipeline]
         if not blamed or stream.killed:
             return None
         return {
             "type": "StageError",
-            "what": f"the group's driver ended, because {' and '.join(blamed)} failed and did not end.",
+            "what": f"the group's driver ended, because {' and '.join(blamed)} did not end.",
             "code": ENDED_BY_OTHER,
             "fields": {"pipelines": blamed},
-            "remedy": f"Correct the job of {blamed[0]}, or run it in a task of its own. This stream restarts.",
+            "remedy": f"Look at {blamed[0]} in the task's log. If it repeats, run {blamed[0]} in a task of its own."
+            " This stream restarts.",
             "pipeline": stream.pipeline,
         }
 
