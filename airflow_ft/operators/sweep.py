@@ -46,7 +46,8 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
 
     Runs beside the pipelines' own DAGs: it skips running pipelines and STAGED checkpoints. While the decision log is
     unavailable it does nothing. It fails at the end if a pipeline needs a person or is late, so that an
-    `on_failure_callback` (`ProblemNotifier`) is the alert.
+    `on_failure_callback` (`ProblemNotifier`) is the alert. An error of another package, such as a ConnectionError of a
+    client, also counts as one for a person: the task fails without a retry.
 
     Args:
         pipelines: only these; None: all that the decision log knows. The task's log warns of names that it lacks.

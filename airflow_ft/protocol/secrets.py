@@ -13,7 +13,9 @@ _SOUND = (
 SECRET = re.compile(rf"(?i){_SOUND}|jaas|\.pem$|ssl\.key|\.sas\b|\bsas\.")
 HIDDEN = "***"
 _WORDS = ("secret", "pass", "pwd", "token", "credential", "key")  # most lines of a log have none, and take no time
-_LOGIN = re.compile(r"""(?<=://)[^/\s:@]*:(?:[^\s"']{1,500}|[^/\s]+)(?=@)""")
+_LOGIN = re.compile(
+    r"""(?:(?<=\bs3://)|(?<=\bs3[an]://))[^/\s:@]*:[^\s"']{1,500}(?=@)|(?<=://)[^/\s:@]*:[^/\s]+(?=@)"""
+)
 """user:password@host. Keys of AWS contain slashes. The limit: a long text takes no longer than its length."""
 _NAMED = re.compile(
     rf"""(?ix)
@@ -46,7 +48,10 @@ def without_secrets(value: Any) -> Any:
 
 def safe_uri(uri: str) -> str:
     """Return the URI without its login, where keys may be, and without its query, where a signature may be."""
-    return re.sub("//.*@", "//...@", uri).partition("?")[0]
+    place, _, query = uri.partition("?")
+    if "@" in query:  # a signature, or the rest of a login
+        return re.sub("//.*", "//...", place)
+    return re.sub("//.*@", "//...@", place)
 
 
 def secret_values(value: Any, *, is_secret: bool = False) -> set[str]:

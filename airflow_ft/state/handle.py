@@ -10,7 +10,7 @@ that the number is pruned.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -240,13 +240,13 @@ class State:
         return {name: value for name, value in found.items() if value is not None} or None
 
     def _entries_of_key(self, op: int | str, key: Any, state: str | None) -> Mapping[str, tuple[Entry, ...]]:
-        tables = self._catalog(op).tables.values() if state is None else (self.one(op, state),)
-        found = {each.name: tuple(self._entries(op, each, key)) for each in tables}
-        return {name: entries for name, entries in found.items() if entries}
+        tables = tuple(self._catalog(op).tables.values()) if state is None else (self.one(op, state),)
+        found = self._entries(op, tables, key)
+        return {each.name: tuple(found[each.name]) for each in tables if each.name in found}
 
     def value(self, op: int | str, table: Table, key: Any, *, exact: bool = False) -> Any:
         """Return what a key has in a state, as `get` gives it."""
-        entries = self._entries(op, table, key, exact=exact)
+        entries = self._entries(op, (table,), key, exact=exact).get(table.name)
         if not entries:
             return None
         if table.shape is Shape.VALUE:
@@ -257,19 +257,25 @@ class State:
             return [entry.at for entry in entries]
         return [entry.value for entry in entries]
 
-    def _entries(self, op: int | str, table: Table, key: Any, *, exact: bool = False) -> list[Entry]:
-        """Return entries from the partition that the key hashes to, else from the one that holds it."""
-        partitions = self._catalog(op).folders.partitions
-        first = partition_of(table.key, table.key_row(key), partitions)
-        now = self._now()
-        for partition in (first, *(each for each in range(partitions) if each != first)):
-            store = self.store(op, partition, table.store)
-            entries = table.entries_of(store, key, now, exact=exact)
-            if found := list(islice(entries, self._bounds.entries if self._bounds else None)):
-                if table.shape in (Shape.SESSIONS, Shape.TIMERS):
-                    found.sort(key=lambda entry: tuple((entry.at or {}).values()))
-                return found
-        return []
+    def _entries(
+        self, op: int | str, tables: Sequence[Table], key: Any, *, exact: bool = False
+    ) -> dict[str, list[Entry]]:
+        """Return entries by table: of the partition that the key hashes to, else of another. Opens each store once."""
+        partitions, now = self._catalog(op).folders.partitions, self._now()
+        left = sorted(tables, key=lambda table: table.store)  # few stores may be open at a time
+        first = [partition_of(each.key, each.key_row(key), partitions) for each in left]
+        found: dict[str, list[Entry]] = {}
+        for partition in dict.fromkeys((*first, *range(partitions))):
+            for table in [each for each in left if each.name not in found]:
+                store = self.store(op, partition, table.store)
+                entries = table.entries_of(store, key, now, exact=exact)
+                if values := list(islice(entries, self._bounds.entries if self._bounds else None)):
+                    if table.shape in (Shape.SESSIONS, Shape.TIMERS):
+                        values.sort(key=lambda entry: tuple((entry.at or {}).values()))
+                    found[table.name] = values
+            if len(found) == len(left):
+                break
+        return found
 
     def store(self, op: int | str, partition: int, name: str) -> Store:
         """A store, opened when it is asked for the first time."""

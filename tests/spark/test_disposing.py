@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +41,18 @@ def test_a_copy_does_not_claim_the_savepoint_of_another_pipeline(scene: Scene, t
         _restore(scene, uri, pipeline="copy", wal_root=str(tmp_path / "wal"), claim=ClaimMode.CLAIM)
     with pytest.raises(UnknownPipelineError):
         scene.store.pipeline("copy")
+    assert read_metadata(uri)
+
+
+def test_a_savepoint_of_another_decision_log_is_not_claimed(scene: Scene, tmp_path: Path) -> None:
+    """There a pipeline of the same name may need it."""
+    uri = _taken(scene, tmp_path)
+    with closing(open_store(f"sqlite:///{tmp_path}/other.db")) as store:
+        other = Scene(store)
+        with raises(ConfigurationError, "arguments_conflict", pipeline=PIPELINE, other=PIPELINE, path=uri):
+            _restore(other, uri, wal_root=str(tmp_path / "other"), claim=ClaimMode.CLAIM)
+        assert read_metadata(uri)
+        _restore(other, uri, wal_root=str(tmp_path / "other"))
     assert read_metadata(uri)
 
 

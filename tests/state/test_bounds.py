@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from string import ascii_lowercase
 
@@ -76,6 +77,27 @@ def test_a_lookup_holds_few_stores_open(scene: Pipeline, monkeypatch: pytest.Mon
                 assert entry.value == {"count": partition}
     assert max(held) == 2 and len(held) > PARTITIONS
     assert now == 0, "all are closed"
+
+
+def test_a_lookup_in_all_states_opens_each_store_once(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The states of an operator may share a store, of which few are open."""
+    opens = 0
+
+    def counted(*given: str | int) -> Store:
+        nonlocal opens
+        opens += 1
+        return open_version(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(handle_module, "open_version", counted)
+    with opened(scene, Bounds(bytes=1 << 20, entries=1, stores=1)) as handle:
+        known = handle._catalog(0)
+        [table] = known.tables.values()
+        tables = {name: replace(table, name=name) for name in "ab"}
+        handle._catalogs[0] = replace(known, tables=tables)
+        for lookups, key in enumerate(["missing", *KEYS.values()]):
+            opens = 0
+            assert list(handle.entries(0, key)) == ([*tables] if lookups else [])
+            assert opens == (1 if lookups else PARTITIONS)
 
 
 def test_bytes_are_limited_for_each_lookup(scene: Pipeline) -> None:

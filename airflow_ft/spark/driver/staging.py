@@ -41,7 +41,8 @@ FEW_ROWS, FEW_BYTES = 32_768, 4 << 20
 """Rows, and bytes in the log, over all sinks. After a batch within both limits, the next is expected to be small."""
 _MANY = "airflow_ft: more rows than expected"
 
-_FIXING = Lock()
+_fixing: dict[object, Lock] = {}
+"""By session; it grows by a lock for each session of the process."""
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -161,9 +162,9 @@ def fix_conf(spark: SparkSession, prefix: str) -> None:
 def fixed_conf(spark: SparkSession, *prefixes: str) -> Iterator[None]:
     """Apply `fix_conf` inside the block to a session of the user, and then restore its own settings.
 
-    Another thread waits for the end of the block: it may use the same session.
+    Another thread with the same session waits for the end of the block.
     """
-    with _FIXING:
+    with _alone(spark):
         before = {name: spark.conf.get(name, None) for name in FIXED_CONF if name.startswith(prefixes)}
         try:
             for prefix in prefixes:
@@ -175,6 +176,19 @@ def fixed_conf(spark: SparkSession, *prefixes: str) -> Iterator[None]:
                     spark.conf.unset(name)
                 else:
                     spark.conf.set(name, value)
+
+
+@contextmanager
+def _alone(spark: SparkSession) -> Iterator[None]:
+    java: Any = getattr(spark, "_jsparkSession", None)  # several objects of Python may have one session of the JVM
+    lock = _fixing.setdefault(cast(Any, spark).session_id if java is None else java.hashCode(), Lock())
+    if not lock.acquire(blocking=False):
+        log.info("another thread writes rows with this Spark session. This one waits until they are written.")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _write(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:

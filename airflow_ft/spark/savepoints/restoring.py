@@ -140,11 +140,13 @@ def restore(
     savepoint = read_metadata(uri)
     was, name = savepoint.pipeline, pipeline or savepoint.pipeline
     check_name("pipeline", name)
-    if claim is ClaimMode.CLAIM and name != was and not rename:
+    is_foreign = savepoint.installation != store.installation  # of another decision log, where it may be needed
+    if claim is ClaimMode.CLAIM and (is_foreign or (name != was and not rename)):
+        of = f"pipeline {was}" + (" of another decision log" if is_foreign else "")
         raise ConfigurationError(
-            f"the savepoint {uri} is of pipeline {was}, so {name} cannot claim it. Nothing was restored.",
+            f"the savepoint {uri} is of {of}, so {name} cannot claim it. Nothing was restored.",
             code="arguments_conflict",
-            remedy=f"Restore it with NO_CLAIM. If {was} does not need it, delete it afterwards:"
+            remedy=f"Restore it with NO_CLAIM. If {of} does not need it, delete it afterwards:"
             f" `airflow ft savepoint dispose {uri}`.",
             pipeline=name,
             path=uri,
@@ -181,7 +183,7 @@ def restore(
             with writing(root, name):
                 register(store, root, name)
                 copied = _copied(uri, savepoint, root, name, epoch)
-                if savepoint.installation != store.installation:  # its number is one of that installation
+                if is_foreign:  # its number is one of that installation
                     note_written_again(copied, None)
                 if passed and later is Later.CONTINUE:
                     _plan(store, savepoint, copied, base, passed[-1])

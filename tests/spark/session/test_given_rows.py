@@ -2,7 +2,8 @@
 
 from datetime import UTC, date, datetime
 from pathlib import Path
-from threading import Event, Thread
+from queue import Queue
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pyspark.sql import DataFrameWriter, SparkSession
 
 from airflow_ft.pipeline.given_rows import GivenRows
 from airflow_ft.protocol.errors import JobError
+from airflow_ft.spark.driver import staging
 from airflow_ft.spark.driver.staging import fixed_conf
 from airflow_ft.wal.writer import SegmentFolder
 from tests.raising import raises
@@ -46,23 +48,26 @@ def test_settings_of_the_session_change_no_values(
     assert session.conf.get("spark.sql.parquet.writeLegacyFormat", None) is None
 
 
-def test_threads_of_one_session_leave_its_settings(spark: SparkSession) -> None:
+def test_threads_of_one_session_leave_its_settings(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one would take our settings for those of the user. One with another session does not wait."""
     session, name = spark.newSession(), "spark.sql.parquet.outputTimestampType"
     session.conf.set(name, "TIMESTAMP_MILLIS")
-    entered, left = Event(), Event()
+    happened: Queue[str] = Queue()
+    monkeypatch.setattr(staging.log, "info", lambda *_: happened.put("waits"))
 
-    def second() -> None:
+    def enter(session: SparkSession) -> None:
         with fixed_conf(session, name):
-            entered.set()
-            left.wait(30)
+            happened.put("entered")
 
-    other = Thread(target=second, daemon=True)
+    others = [Thread(target=enter, args=[each], daemon=True) for each in (session, spark.newSession())]
     with fixed_conf(session, name):
-        other.start()
-        assert not entered.wait(0.5), "it would take our settings for those of the user"
-    left.set()
-    other.join(30)
-    assert entered.is_set() and session.conf.get(name) == "TIMESTAMP_MILLIS"
+        for other, first in zip(others, ("waits", "entered"), strict=True):
+            other.start()
+            assert happened.get(timeout=30) == first
+        assert happened.empty()
+    for other in others:
+        other.join(30)
+    assert happened.get_nowait() == "entered" and session.conf.get(name) == "TIMESTAMP_MILLIS"
 
 
 def test_a_plan_that_its_schema_refuses_is_our_error(
