@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from airflow_ft.wal.local import LocalFileSystem
     from airflow_ft.wal.s3 import S3FileSystem
 
-_OF_DATABRICKS = re.compile(r"part-\d+-tid-[a-z0-9]+-")
+_OF_DATABRICKS = re.compile(r"part-\d+-tid-([a-z0-9]+)-")
 _COMMITTED = re.compile(r"_committed_[a-z0-9]+")
 _AGAIN = (
-    "Write the rows again, into an empty folder. So that failed tries leave no files, set"
+    "Write the rows again, into an empty folder: clear the task `folder` with all its downstream tasks, or empty a"
+    " folder of your own. So that failed tries leave no files, set"
     " spark.sql.sources.commitProtocolClass to"
     " org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol."
 )
+_RUNS = "Wait until the job has ended. If it has failed, do the following. "
 Marks = Mapping[str, tuple[object, ...]]
 """Names of files, with what differs in a later file in its place."""
 _HIDDEN = ("_", ".")
@@ -118,9 +120,13 @@ def require_committed(files: FileSystem, location: str, names: Collection[str], 
             removed.update(old)
     if replaced := sorted(removed.intersection(names)):
         raise _uncommitted(location, replaced[0], f"a later job of Databricks has removed {replaced[0]}")
-    if unknown := sorted(name for name in names if _OF_DATABRICKS.match(name) and name not in added):
-        raise _uncommitted(location, unknown[0], f"no _committed_ file of Databricks lists {unknown[0]}")
-    if missing := sorted(added - removed - set(names)):
+    ours = [name for name in names if _OF_DATABRICKS.match(name)]
+    if unknown := sorted(set(ours) - added):
+        why = f"no _committed_ file of Databricks lists {unknown[0]}"
+        job = _OF_DATABRICKS.match(unknown[0])
+        runs = job is not None and f"_started_{job[1]}" in found and f"_committed_{job[1]}" not in found
+        raise _uncommitted(location, unknown[0], why, _RUNS if runs else "")
+    if len(ours) == len(names) and (missing := sorted(added - removed - set(names))):  # else one may be renamed
         raise ExternalRowsError(
             f"{missing[0]} is missing in {location}, and a _committed_ file of Databricks lists it.",
             code="part_missing",
@@ -135,7 +141,7 @@ def _change(files: FileSystem, location: str, name: str) -> Sequence[list[str]]:
     where = files.uri(location, name)
     with readable(where), files.open_plain(where) as file:
         text = file.read()
-    with suppress(ValueError, TypeError, KeyError):
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
         change = json.loads(text or b'{"added": [], "removed": []}')
         lists = [change["added"], change["removed"]]
         if all(isinstance(each, list) and all(isinstance(file, str) for file in each) for each in lists):
@@ -143,11 +149,11 @@ def _change(files: FileSystem, location: str, name: str) -> Sequence[list[str]]:
     raise _uncommitted(location, name, f"{name} is not JSON with lists of files")
 
 
-def _uncommitted(location: str, name: str, why: str) -> ExternalRowsError:
+def _uncommitted(location: str, name: str, why: str, first: str = "") -> ExternalRowsError:
     return ExternalRowsError(
         f"the rows in {location} are not known to be committed: {why}.",
         code="files_uncommitted",
-        remedy=f"{_AGAIN} Give the folder, and not a single file in it.",
+        remedy=f"{first}{_AGAIN} Give the folder, and not a single file in it.",
         path=location,
         file=name,
     )

@@ -472,6 +472,7 @@ def table_of(at: Path, marker: str) -> Path:
         (lambda at: databricks(at, 1, of_1=["added"]), "files_uncommitted"),
         (lambda at: databricks(at, 1, of_1={"added": [[]], "removed": []}), "files_uncommitted"),
         (lambda at: databricks(at, 1, of_1=change(1), of_vacuum5='{"added"'), "files_uncommitted"),
+        (lambda at: databricks(at, 1, of_1="[" * 100_000), "files_uncommitted"),
         (lambda at: next(databricks(at, 1).glob("part-*")), "files_uncommitted"),
         (lambda at: databricks(at, 1, of_1=change(1), of_2=change(2)), "part_missing"),
         (lambda at: folder(at, ROWS, ROWS.drop_columns("what")), "files_differ"),
@@ -494,6 +495,19 @@ def test_what_databricks_has_committed_is_delivered(shop: Shop, tmp_path: Path) 
     vacuum = {"added": [], "removed": ["_committed_8", "_committed_vacuum5"]}
     at = databricks(tmp_path / "in", 1, 2, of_1=change(1, removed=[9]), of_2=change(2), of_3="", of_vacuum5=vacuum)
     assert shop.deliver(at, "a")["rows"] == 4
+
+
+def test_a_file_of_databricks_may_be_renamed(shop: Shop, tmp_path: Path) -> None:
+    at = databricks(tmp_path / "in", 1, of_1=change(1))
+    next(at.glob("part-*")).rename(at / "orders.parquet")
+    assert shop.deliver(at, "a")["rows"] == 2
+
+
+def test_a_job_of_databricks_that_runs_is_to_be_waited_for(shop: Shop, tmp_path: Path) -> None:
+    for name, more, runs in (("a", {}, True), ("b", {"of_1": ""}, False)):
+        with raises(ExternalRowsError, "files_uncommitted") as caught:
+            shop.deliver(databricks(tmp_path / name, 1, **more), "a")
+        assert ("Wait until the job has ended" in caught.error.remedy) is runs
 
 
 def test_a_list_of_databricks_that_vanishes_is_a_change(
