@@ -426,6 +426,13 @@ def test_a_publication_in_an_outage_is_left_to_the_next_attempt(
     assert world.states() == {1: CheckpointState.TRIGGERED}
 
 
+def test_an_outage_that_ends_the_query_leaves_its_checkpoint(world: World) -> None:
+    publisher = world.publisher()
+    publisher.begin(0)
+    publisher.close(StoreUnavailableError("no answer."))
+    assert world.states() == {1: CheckpointState.TRIGGERED}
+
+
 def test_a_committed_batch_is_published_even_if_the_query_fails(world: World) -> None:
     publisher = world.publisher()
     publisher.begin(0)

@@ -206,11 +206,11 @@ class Publisher:
             return
         if isinstance(failure, FencedError):  # the newer owner has
             return
+        known = failure if isinstance(failure, AirflowFtError) else cause
         # Perhaps it is published. An abort would wait for the log, too, until the `Stopper` ends the process: the next
         # attempt does it (`DecisionLog.give_up`).
-        if isinstance(failure, StoreUnavailableError):
+        if isinstance(known, StoreUnavailableError):
             return
-        known = failure if isinstance(failure, AirflowFtError) else cause
         reason = AbortReason.ATTEMPT_ENDED if known is None else known.abort_reason
         if failure is not None and now.is_checked and now.segment is None and not isinstance(known, JobError):
             reason = AbortReason.SEAL_FAILED
