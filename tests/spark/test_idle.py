@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,33 +99,33 @@ def test_an_unnoticed_clock_step_moves_no_mark_before_a_look(clocks: Clocks) -> 
     assert found.read_as_of() is None
 
 
-def test_a_mark_is_dropped_when_the_logs_clock_is_put_back(clocks: Clocks) -> None:
-    """What arrives next may get an earlier time than the mark (I9). The machine's own clock shows no step."""
-    found = _idle(clocks)
-    found.read_as_of()
-    clocks.passed += 1
-    clocks.spark_looks(found)
-    clocks.log_set_by -= 40
-    assert found.read_as_of() is None
-
-
 @pytest.mark.parametrize(
-    ("passed", "put_back", "holds"),
-    [
-        (1.0, 0.0, True),
-        (1.0, 0.05, True),
-        (1.0, 40.0, False),
-        (60.0, 1.0, False),
-        (3600.0, 1.0, True),
-        (1.0, -40, True),
-    ],
+    ("passed", "put_back", "earlier"),
+    [(1.0, 0.0, 0.0), (1.0, 0.05, 0.05), (1.0, 40.0, 40.0), (3600.0, 1.0, 1.0), (1.0, -40.0, 0.0)],
 )
-def test_a_moment_holds_until_the_clock_of_the_log_is_put_back(
-    clocks: Clocks, passed: float, put_back: float, holds: bool
+def test_a_moment_is_moved_back_with_the_clock_of_the_log(
+    clocks: Clocks, passed: float, put_back: float, earlier: float
 ) -> None:
-    """Two clocks differ by some seconds a day without a step."""
+    """What arrives next may get an earlier time than the moment (I9). The machine's own clock shows no step."""
     store: Any = SimpleNamespace(now=clocks.now)
     moment = Moment.now(store)
     clocks.passed += passed
     clocks.log_set_by -= put_back
-    assert moment.holds(Moment.now(store)) is holds
+    assert moment.earliest(Moment.now(store)) == moment.at - timedelta(seconds=earlier)
+
+
+@pytest.mark.parametrize("slow", ["first", "second"])
+def test_a_step_does_not_hide_in_a_slow_answer(clocks: Clocks, slow: str) -> None:
+    """The log's clock is put back by 2 s while it answers, which takes 2 s."""
+
+    def answer() -> datetime:
+        clocks.passed += 2
+        clocks.log_set_by -= 2
+        return clocks.now()
+
+    quick: Any = SimpleNamespace(now=clocks.now)
+    late: Any = SimpleNamespace(now=answer)
+    moment = Moment.now(late if slow == "first" else quick)
+    clocks.passed += 1
+    now = Moment.now(quick if slow == "first" else late)
+    assert moment.at - moment.earliest(now) == timedelta(seconds=2)

@@ -28,6 +28,7 @@ from airflow_ft.protocol.model import CheckpointState, RunKey, Segment, SparkPos
 from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.protocol.reasons import AbortReason
+from airflow_ft.spark.driver import moments
 from airflow_ft.spark.driver import publisher as publishing
 from airflow_ft.spark.driver.moments import Moment
 from airflow_ft.spark.driver.publisher import Publisher
@@ -426,6 +427,13 @@ def test_a_publication_in_an_outage_is_left_to_the_next_attempt(
     assert world.states() == {1: CheckpointState.TRIGGERED}
 
 
+def test_an_outage_that_ends_the_query_leaves_its_checkpoint(world: World) -> None:
+    publisher = world.publisher()
+    publisher.begin(0)
+    publisher.close(StoreUnavailableError("no answer."))
+    assert world.states() == {1: CheckpointState.TRIGGERED}
+
+
 def test_a_committed_batch_is_published_even_if_the_query_fails(world: World) -> None:
     publisher = world.publisher()
     publisher.begin(0)
@@ -449,8 +457,9 @@ def test_an_attempt_cannot_publish_behind_what_it_did_not_see(world: World) -> N
 
 
 @pytest.mark.parametrize("put_back", [0, 40])
-def test_a_batch_says_nothing_once_the_logs_clock_was_put_back(world: World, monkeypatch: Any, put_back: int) -> None:
+def test_a_batch_says_less_once_the_logs_clock_was_put_back(world: World, monkeypatch: Any, put_back: int) -> None:
     """A row that arrives while Spark computes may get an earlier time than the batch's (I9)."""
+    monkeypatch.setattr(moments, "time", SimpleNamespace(monotonic=lambda: 7.0))
     moment = Moment.now(world.store)
     monkeypatch.setattr(world.store, "now", lambda: moment.at - timedelta(seconds=put_back))
     publisher = world.publisher()
@@ -459,4 +468,4 @@ def test_a_batch_says_nothing_once_the_logs_clock_was_put_back(world: World, mon
     world.commits.add(0)
     publisher.settle()
     publisher.close()
-    assert world.store.read_as_of("p", 1) == (None if put_back else moment.at)
+    assert world.store.read_as_of("p", 1) == moment.at - timedelta(seconds=put_back)

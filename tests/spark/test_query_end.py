@@ -14,9 +14,16 @@ from typing import Any
 
 import pytest
 
+from airflow_ft import SocketSource
 from airflow_ft.protocol.errors import StageError, StoreUnavailableError
+from airflow_ft.spark.driver import moments, query
 from airflow_ft.spark.driver.ending import Ended, Ending
+from airflow_ft.spark.driver.moments import Moment
 from airflow_ft.spark.driver.query import Query
+from airflow_ft.spark.driver.sockets import Sockets
+from tests.raising import raises
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class SparksQuery:
@@ -140,9 +147,10 @@ def test_the_rest_of_a_slice_does_not_say_that_all_is_read(was_slice: bool, says
     assert said == [says] and made._cut.at == "later"
 
 
-@pytest.mark.parametrize(("put_back", "says"), [(0, True), (40, False)])
-def test_a_backlog_says_nothing_once_the_logs_clock_was_put_back(put_back: int, says: bool) -> None:
+@pytest.mark.parametrize("put_back", [0, 40])
+def test_a_backlog_says_less_once_the_logs_clock_was_put_back(monkeypatch: pytest.MonkeyPatch, put_back: int) -> None:
     """A row that arrives during the backlog may get an earlier time than its beginning (I9)."""
+    monkeypatch.setattr(moments, "time", SimpleNamespace(monotonic=lambda: 7.0))
     made: Any = object.__new__(Query)
     began, said = datetime(2026, 1, 1, 12, tzinfo=UTC), []
 
@@ -156,4 +164,37 @@ def test_a_backlog_says_nothing_once_the_logs_clock_was_put_back(put_back: int, 
     made._running, made._has_ended = lambda *_, **__: nullcontext(), over
     made.publisher, made._durable = SimpleNamespace(settle=lambda: None), lambda: None
     made.drain(lambda: False)
-    assert said == ([began] if says else [])
+    assert said == [began - timedelta(seconds=put_back)]
+
+
+def looking(after: Moment) -> Any:
+    """A query with a cut of 5 s. Spark has found nothing new since `after`."""
+    made: Any = object.__new__(Query)
+    made._busy, made._settle, made._ending = threading.Lock(), lambda _: None, False
+    made.publisher = SimpleNamespace(carry=lambda: None, last_batch=6)
+    made._store, made._why = SimpleNamespace(now=lambda: NOON), Ending(None, Path())  # type: ignore[arg-type]
+    made._sockets, made._cut = SimpleNamespace(look=lambda _: None, require_open=lambda _: None), Moment(NOON, 5.0, 5.0)
+    made.idle = SimpleNamespace(read_as_of=lambda: after, is_due=lambda: False)
+    return made
+
+
+def test_the_newest_cut_counts_once_the_logs_clock_was_put_back() -> None:
+    after = Moment(NOON - timedelta(seconds=40), 6.0, 6.0)
+    made = looking(after)
+    made._look(made.idle, None)
+    assert made._cut is after
+
+
+@pytest.mark.parametrize(("read", "is_over"), [(4.0, False), (6.0, True)])
+def test_a_closed_socket_is_seen_though_the_clock_is_set(
+    monkeypatch: pytest.MonkeyPatch, read: float, is_over: bool
+) -> None:
+    monkeypatch.setattr(query, "time", SimpleNamespace(monotonic=lambda: 5.0))
+    threads = SimpleNamespace(getAllStackTraces=lambda: SimpleNamespace(keySet=lambda: "[main]"))
+    java = SimpleNamespace(lang=SimpleNamespace(Thread=threads))
+    spark: Any = SimpleNamespace(_jvm=SimpleNamespace(java=java))
+    step = timedelta(seconds=-40 if is_over else 40)
+    made = looking(Moment(NOON + step, read, read))
+    made._sockets = Sockets(spark, {"lines": SocketSource(host="localhost", port=9999)})
+    with raises(StageError, "socket_closed", source="lines") if is_over else nullcontext():
+        made._look(made.idle, None)

@@ -146,6 +146,30 @@ def test_a_driver_that_dies_while_it_stops_needs_no_restart(tmp_path: Path, monk
     assert ending.cleaned == [] and end.epoch == ending.world.store.pipeline(PIPELINE).epoch
 
 
+def test_a_drain_is_retried_though_the_log_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = Ending(World(tmp_path), monkeypatch)
+    ending.asks, outage = {DRAIN: True}, iter([StoreUnavailableError("the decision log is away")] * 3)
+    launched = 0
+
+    def drain_of(*_: Any) -> None:
+        if (error := next(outage, None)) is not None:
+            raise error
+
+    def launch(*arguments: Any, **more: Any) -> StageResult:
+        nonlocal launched
+        launched += 1
+        monkeypatch.setattr(stream, "drain_of", drain_of)
+        result = ending._launch(*arguments, **more)
+        if launched == 1:
+            raise StoreUnavailableError("the decision log is away")
+        return result
+
+    monkeypatch.setattr("airflow_ft.spark.task.stage.run_stage", launch)
+    strategy = FixedDelay(attempts=1, delay=timedelta(milliseconds=1))
+    stream_step(ending.run, STAGING, ending.overlap, strategy=strategy)
+    assert launched == 2
+
+
 @pytest.mark.parametrize(("asks", "deletes"), [({}, True), ({SAVEPOINT: "/there"}, False), ({DRAIN: True}, False)])
 def test_a_failed_stream_keeps_what_a_stop_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: dict[str, Any], deletes: bool

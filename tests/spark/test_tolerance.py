@@ -280,7 +280,6 @@ def test_a_drain_that_waits_to_restart_ends_at_once_on_request(tmp_path: Path, m
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         (tmp_path / KILL).touch()
-        (tmp_path / END).write_text("")
 
     (tmp_path / END).write_text(DRAIN)
     monkeypatch.setattr(job_restarts, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: sum(slept)))

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.decision_log import QueryLog
 from airflow_ft.spark.attribution import bound
-from airflow_ft.spark.driver.moments import STEP_SECONDS, Moment
+from airflow_ft.spark.driver.moments import Moment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _RECORD_SECONDS = 5.0
+STEP_SECONDS = 0.1
+"""A smaller step of the wall clock is not noticed."""
 _MARKS = 30  # Spark reports an interval some time after it
 _AFTER_A_STEP = 60.0  # seconds in which reports from before the step may arrive
 
@@ -70,7 +72,7 @@ class Idle:
             self._marks.popleft()
         now = Moment.now(self._store)
         self._marks.append((time.time(), now))
-        return before[-1] if before and before[-1].holds(now) else None
+        return before[-1] if before else None
 
     def _has_stepped(self) -> bool:
         """Return whether the wall clock has made a step. Then nothing of before is kept."""

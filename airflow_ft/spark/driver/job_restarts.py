@@ -170,13 +170,16 @@ class JobRestarts:
                 if asked or time.monotonic() > deadline:
                     raise
 
+    def _is_to_drain(self) -> bool:
+        return self._requests.is_to_drain() and not self._requests.is_killed()
+
     def _begin_again(self, store: DecisionLog, request: StageRequest, wait: float) -> StageRequest | None:
         """Wait some seconds, then make a new attempt in this process; None: it was asked to end meanwhile."""
-        deadline = time.monotonic() + wait
-        while self._requests.is_to_drain() and (wait := deadline - time.monotonic()) > 0:
-            time.sleep(min(_LOOK_SECONDS, wait))  # a request to end at once takes the place of that to drain
-        drains = self._requests.is_to_drain()
-        if not drains and self._requests.is_to_end(within=wait) and not self._requests.is_to_drain():
+        left, deadline = wait, time.monotonic() + wait
+        while self._is_to_drain() and left > 0:
+            time.sleep(min(_LOOK_SECONDS, left))
+            left = deadline - time.monotonic()
+        if not self._is_to_drain() and self._requests.is_to_end(within=left) and not self._is_to_drain():
             what = "its stream was asked to end before the job restarted"
             try:
                 store.give_up(request.pipeline, request.epoch, AbortReason.ATTEMPT_ENDED, what)
@@ -184,7 +187,7 @@ class JobRestarts:
                 log.warning("an open checkpoint could not be recorded as aborted: %s", error)
             return None
         self._ending.reset()
-        drain = drain_of(store, request.pipeline) if self._requests.is_to_drain() else None
+        drain = drain_of(store, request.pipeline) if self._is_to_drain() else None
         if drain is not None and drain.epoch == request.epoch:  # Spark has failed behind the last checkpoint
             log.info("checkpoint %d has drained the state, so the job does not restart", drain.number)
             return None

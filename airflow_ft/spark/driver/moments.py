@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from airflow_ft.protocol.decision_log import QueryLog
 
-STEP_SECONDS = 0.1
-"""A smaller step of a clock is not noticed."""
-_DRIFT = 0.001  # seconds a second by which two clocks may differ without a step
-
 
 class Moment(NamedTuple):
-    """A time of the decision log's clock, and of this machine's monotonic clock just before.
-
-    If the log's clock is put back, what arrives later may get an earlier time than this one (I9).
-    """
+    """A time of the decision log's clock, and this machine's monotonic clock before and after the log's answer."""
 
     at: datetime
     read: float
+    answered: float
 
     @classmethod
     def now(cls, store: QueryLog) -> Moment:
         """Read both clocks."""
         read = time.monotonic()
-        return cls(store.now(), read)
+        return cls(store.now(), read, time.monotonic())
 
-    def holds(self, now: Moment) -> bool:
-        """Return whether the log's clock was not put back since."""
-        passed = now.read - self.read
-        return passed - (now.at - self.at).total_seconds() < STEP_SECONDS + _DRIFT * passed
+    def earliest(self, now: Moment) -> datetime:
+        """Return the earliest time that the log's clock may have shown between this moment and `now`.
+
+        If that clock was put back, what arrived afterwards has an earlier time than this moment (I9). The log's
+        answers count as a step of their length, because a step may hide in them.
+        """
+        step = now.answered - self.read - (now.at - self.at).total_seconds()
+        return self.at - timedelta(seconds=max(0.0, step))

@@ -206,11 +206,11 @@ class Publisher:
             return
         if isinstance(failure, FencedError):  # the newer owner has
             return
+        known = failure if isinstance(failure, AirflowFtError) else cause
         # Perhaps it is published. An abort would wait for the log, too, until the `Stopper` ends the process: the next
         # attempt does it (`DecisionLog.give_up`).
-        if isinstance(failure, StoreUnavailableError):
+        if isinstance(known, StoreUnavailableError):
             return
-        known = failure if isinstance(failure, AirflowFtError) else cause
         reason = AbortReason.ATTEMPT_ENDED if known is None else known.abort_reason
         if failure is not None and now.is_checked and now.segment is None and not isinstance(known, JobError):
             reason = AbortReason.SEAL_FAILED
@@ -291,9 +291,7 @@ class Publisher:
             raise self._seal_error(now, error) from error
         position = self._position(now.batch)
         require_proven(self._request.wal_root, segment, position)
-        as_of = now.as_of
-        if as_of is not None and not as_of.holds(Moment.now(self._store)):
-            as_of = None
+        as_of = None if now.as_of is None else now.as_of.earliest(Moment.now(self._store))
         # One conditional write. Refused or unanswered: it is not repeated, the attempt ends (I5). The next attempt, or
         # the next owner's epoch, settles a write that is still on its way.
         self._store.publish(
@@ -304,7 +302,7 @@ class Publisher:
             segment,
             position,
             now.positions or {},
-            None if as_of is None else as_of.at,
+            as_of,
             parts=now.parts,
         )
         each = ", ".join(f"{name} {count:,}" for name, count in segment.rows.items())

@@ -370,12 +370,12 @@ class Query:
             self._settle(query)
             self.publisher.carry()
             if self.publisher.last_batch is not None:
-                self._sockets.look(self._store.now())
+                self._sockets.look(time.monotonic())
             if (as_of := idle.read_as_of()) is None:
                 return
-            self._sockets.require_open(as_of.at)
+            self._sockets.require_open(as_of.read)
             if self._cut is not None:
-                self._cut = max(self._cut, as_of)
+                self._cut = max(self._cut, as_of, key=lambda each: each.read)
             if idle.is_due():
                 self._record_read(as_of)
         except AirflowFtError as error:
@@ -387,5 +387,5 @@ class Query:
 
     def _record_read(self, as_of: Moment) -> None:
         self._knew = time.monotonic()
-        if as_of.holds(Moment.now(self._store)):
-            self._store.read_all(self._request.pipeline, self._request.epoch, self._request.run, as_of.at)
+        read = as_of.earliest(Moment.now(self._store))
+        self._store.read_all(self._request.pipeline, self._request.epoch, self._request.run, read)

@@ -7,7 +7,6 @@ still read: the query ends when Spark has found nothing new since.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import StageError
@@ -27,18 +26,18 @@ class Sockets:
             for name, source in sources.items()
             if isinstance(source, SocketSource)
         }
-        self._closed: dict[str, datetime] = {}
+        self._closed: dict[str, float] = {}
 
-    def look(self, now: datetime) -> None:
-        """Notes which of them are closed. To be called when the query has connected."""
+    def look(self, now: float) -> None:
+        """Note which of them are closed, when the query has connected. `now`: of the monotonic clock."""
         if self._threads:
             living = str(self._spark._jvm.java.lang.Thread.getAllStackTraces().keySet())
             for thread, name in self._threads.items():
                 if thread not in living:
                     self._closed.setdefault(name, now)
 
-    def require_open(self, as_of: datetime) -> None:
-        """StageError when one was closed before `as_of`, at which everything that had come was read."""
+    def require_open(self, as_of: float) -> None:
+        """StageError when one was closed before `as_of`: what had come by then is read. Of the monotonic clock, too."""
         for name, at in self._closed.items():
             if at < as_of:
                 raise StageError(

@@ -114,7 +114,7 @@ def stream_step(
     def compute() -> bool:
         """Return whether a driver has ended on request; otherwise nothing is left to compute."""
         nonlocal looked, undrained
-        while not stopping.is_asked() or stopping.is_to_drain():
+        while not stopping.is_over():
             try:
                 if not looked:
                     look_first(context, staging)
@@ -136,7 +136,7 @@ def stream_step(
                 if stopping.killed:
                     log.info("stopped the driver at once, as requested; its unpublished rows are computed again")
                     return False
-                if stopping.is_asked() and not stopping.is_to_drain():
+                if stopping.is_over():
                     log.warning("%s", error)
                     log.info("the stream does not restart, because it was stopped")
                     return False
@@ -303,6 +303,14 @@ class _Stopping:
     def is_to_drain(self) -> bool:
         """Return whether a drain was requested that no process has made."""
         return self._drain and not self.killed and drain_of(self._store, self._pipeline) is None
+
+    def is_over(self) -> bool:
+        """Return whether the stream is to stop and has no drain left to make. False if the log cannot be read."""
+        try:
+            return self.is_asked() and not self.is_to_drain()
+        except StoreUnavailableError as error:
+            log.debug("a drain cannot be looked for: %s", error)
+            return False
 
     def look(self, driver: Driver | None) -> None:
         """Each second, beside the driver."""
