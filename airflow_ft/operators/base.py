@@ -219,24 +219,31 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
             if row is not None and (row.staged or row.stage_began is not None):
                 return
         begins = self._begins()
-        skipped = begins if were_skipped(run.run, begins) else self._skipped_stage(run.run, begins)
+        skipped = " and ".join(begins) if were_skipped(run.run, begins) else self._skipped_stage(run.run, begins)
         if skipped:
             with suppress(KeyError):
                 run.store.leave_turn(run.pipeline, run.run)
-            raise AirflowSkipException(f"Airflow skipped {' and '.join(skipped)} in this run")
+            raise AirflowSkipException(f"in this run, Airflow skipped {skipped}")
 
-    def _skipped_stage(self, run: RunKey, begins: Collection[str]) -> list[str]:
-        """Return the stage if one of the author's tasks between `recover` and it made Airflow skip it; [] otherwise."""
+    def _skipped_stage(self, run: RunKey, begins: Collection[str]) -> str:
+        """Return the stage and the author's tasks that made Airflow skip it; "": they did not."""
         beside = tasks_beside(self)
         found = {task.role: task for task in beside if task.task_id in begins}
         if not {"recover", "stage"} <= set(found):
-            return []
+            return ""
         recover, stage = found["recover"], found["stage"]
         ids = stage.get_flat_relative_ids(upstream=True) & recover.get_flat_relative_ids(upstream=False)
         between = [task for task in beside if task.task_id in ids]
         own = [task.task_id for task in (recover, *between) if getattr(task, "role", "")]
-        branches = {task.task_id: isinstance(task, SkipMixin) for task in between if task.task_id not in own}
-        return [stage.task_id] if stage_was_skipped(run, stage.task_id, own, branches) else []
+        others = [task.task_id for task in between if task.task_id not in own]
+        last = {
+            task.task_id: isinstance(task, SkipMixin)
+            for task in beside
+            if task.task_id in stage.upstream_task_ids and not getattr(task, "role", "")
+        }
+        if not set(last) & set(others) or not stage_was_skipped(run, stage.task_id, own, others, last):
+            return ""
+        return f"{stage.task_id} because of {', '.join(sorted(last))}"
 
     def rehearse(self, spec: PipelineSpec, context: Context) -> Any:
         """Run the task's part of a dry run or a test run. A task without one is skipped, and so are tasks behind the

@@ -153,29 +153,39 @@ def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
     return bool(task_ids) and _answer(lambda: [*task_states(run, task_ids).values()] == ["skipped"] * len(task_ids))
 
 
-def stage_was_skipped(run: RunKey, stage: str, own: Collection[str], between: Mapping[str, bool]) -> bool:
-    """Return whether a task between `recover` and the stage made Airflow skip the stage; False: not known.
+def stage_was_skipped(
+    run: RunKey, stage: str, own: Collection[str], between: Collection[str], last: Mapping[str, bool]
+) -> bool:
+    """Return whether the author's tasks directly before the stage made Airflow skip it; False: not known.
 
-    Airflow also skips waiting tasks when a person marks the run as failed. But then the task that was running has
-    failed.
+    One of them is enough for Airflow, which does not wait for the others. But another one may still write rows, which
+    nothing would deliver. So all of them must have skipped.
+
+    Airflow also skips unfinished tasks at `dagrun_timeout`, or when a person marks the run as failed. That may look the
+    same here, but such a run has failed.
 
     Args:
         run: the run.
         stage: the task id of its stage.
         own: task ids of the provider's tasks before the stage, all of which must have succeeded.
-        between: task ids of the author's tasks there; True for one that skips others, such as a branch.
+        between: task ids of the author's tasks between `recover` and the stage, none of which may have failed.
+        last: task ids of the author's tasks directly before the stage; True for one that skips others, such as a
+            branch, which may have succeeded.
     """
 
     def ask() -> bool:
-        states = task_states(run, [stage, *own, *between])
+        states = task_states(run, [stage, *own, *between, *last])
         return (
             states.get(stage) == "skipped"
             and all(states.get(each) == "success" for each in own)
             and not {"failed", "upstream_failed"} & set(states.values())
-            and any(states.get(each) in ("skipped", "success" if skips else "") for each, skips in between.items())
+            and all(
+                states.get(each) == "skipped" or (skips and states.get(each) == "success")
+                for each, skips in last.items()
+            )
         )
 
-    return bool(between) and _answer(ask)
+    return bool(last) and _answer(ask)
 
 
 def interval_end(dag_run: Any) -> datetime | None:

@@ -55,9 +55,9 @@ def no_suffix(pipeline: str, suffix: object) -> ConfigurationError:
 
 def require_value(argument: str, written: object, given: object) -> None:
     """Raise ConfigurationError if an argument with Jinja or an output of a task, as `written`, became None, also as
-    text.
+    text, or one of its expressions did.
     """
-    if is_template(written) and (given is None or given == without_jinja(written, "None")):
+    if is_template(written) and (given is None or "None" in _values(written, given)):
         raise ConfigurationError(
             f"{argument} is {written!r}, which is {given!r} in this run.",
             code="template_without_value",
@@ -65,6 +65,13 @@ def require_value(argument: str, written: object, given: object) -> None:
             argument=argument,
             value=repr(given),
         )
+
+
+def _values(written: object, given: object) -> Sequence[str]:
+    """Return the values that the expressions of a text, as `written`, have in the rendered text."""
+    literals = _JINJA.split(written) if isinstance(written, str) else ["", ""]
+    found = re.fullmatch("(.*)".join(map(re.escape, literals)), str(given), re.DOTALL)
+    return found.groups() if found else ()
 
 
 def plain(value: Any) -> Any:

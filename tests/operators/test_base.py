@@ -385,6 +385,10 @@ def test_a_run_that_a_branch_skips_is_skipped_to_its_end(
         ({"orders.compute": "success"}, False),
         ({"orders.stage": "upstream_failed"}, False),
         ({"orders.stage": "failed"}, False),
+        ({"orders.second": "running"}, False),  # it may still write rows, or fail
+        ({"orders.second": "success"}, False),
+        ({"orders.second": ""}, False),
+        ({"orders.outside": "running"}, False),
     ],
     ids=str,
 )
@@ -395,10 +399,11 @@ def test_a_task_before_the_stage_may_skip_the_run(
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     before = {"orders.recover": "success", "orders.folder": "success", "orders.check": "success"}
-    known = {**before, "orders.compute": "skipped", "orders.stage": "skipped", **states}
+    skipped = dict.fromkeys(("orders.compute", "orders.second", "orders.outside", "orders.stage"), "skipped")
+    known = {**before, **skipped, **states}
 
     def asked(dag_id: str, map_index: int | None, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
-        return {run_ids[0]: {each: known[each] for each in task_ids}}
+        return {run_ids[0]: {each: known[each] for each in task_ids if known[each]}}
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(asked))
     monkeypatch.setattr("airflow_ft.wal.retention.WalArchive", lambda _: NoArchive())
@@ -409,11 +414,14 @@ def test_a_task_before_the_stage_may_skip_the_run(
         with group:
             check, compute = EmptyOperator(task_id="check"), EmptyOperator(task_id="compute")
             group.folder >> check >> compute >> group.stage
+            group.folder >> EmptyOperator(task_id="second") >> group.stage
+            EmptyOperator(task_id="outside") >> group.stage
     run = world.context()
     steps.recover_step(run)
     for task_id in ("orders.commit.shop", "orders.confirmed"):
-        with pytest.raises(AirflowSkipException if is_skipped else AirflowFailException):
+        with pytest.raises(AirflowSkipException if is_skipped else AirflowFailException) as caught:
             do(cast("CheckpointOperator", dag.get_task(task_id)), run)
+        assert not is_skipped or "orders.stage because of orders.compute, orders." in str(caught.value)
     assert world.store.pipeline(PIPELINE).turn is None
 
 

@@ -112,7 +112,13 @@ def test_what_rendering_made_senseless_fails_without_retries(rendered: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("written", "found"), [("{{ x }}", None), ("{{ x }}", "None"), ("closing-{{ x }}", "closing-None")]
+    ("written", "found"),
+    [
+        ("{{ x }}", None),
+        ("{{ x }}", "None"),
+        ("closing-{{ x }}", "closing-None"),
+        ("closing-{{ x }}-{{ y }}", "closing-eu-None"),
+    ],
 )
 def test_a_barrier_without_a_value_is_no_other_barrier(written: str, found: str | None, tmp_path: Path) -> None:
     """I9: with None it would be the run's own, which may be earlier; with "None" that of every such run."""
