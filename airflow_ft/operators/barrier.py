@@ -44,7 +44,7 @@ class InjectBarrierOperator(BaseOperator, metaclass=NamedArguments):
         super().__init__(**kwargs)
         self.barrier = self._written = barrier
         self.pipelines = pipelines
-        self.store = check_store(store)
+        self.store = self._written_store = check_store(store)
         if not is_template(barrier):
             check_barrier(barrier)
         if not is_late_anywhere(pipelines):
@@ -56,6 +56,7 @@ class InjectBarrierOperator(BaseOperator, metaclass=NamedArguments):
             refuse_test_run(context)
             check_pipelines(self.pipelines)
             require_value("barrier", self._written, self.barrier)
+            require_value("store", self._written_store, self.store)
             with closing(open_configured_store(check_store(self.store))) as store:
                 found = store.inject(check_barrier(self.barrier), self.pipelines, task_of(context))
         except AirflowFtError as error:

@@ -34,7 +34,7 @@ from airflow_ft.pipeline.runs import (
     were_skipped,
 )
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
-from airflow_ft.pipeline.templates import declared_name
+from airflow_ft.pipeline.templates import declared_name, require_value
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_type, is_template
 from airflow_ft.protocol.config import check_name
@@ -177,7 +177,8 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
             return self.rendered()
         except AirflowFtError as error:
             rehearses = str(self.dry_run).lower() not in ("", "none", "false") or test_command(context)
-            if self.is_of_run and not rehearses and (name := self._whole_name()):
+            has_log = self.store is not None or self.spec.store is None
+            if self.is_of_run and has_log and not rehearses and (name := self._whole_name()):
                 note_failed_task(self.log, context, error, name, self.store)
             raise
 
@@ -201,6 +202,7 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
         spec = self.spec.rendered(given)
         self.pipeline, self.suffix = spec.pipeline, spec.suffix
         check_name("pipeline", self.pipeline)
+        require_value("store", self.spec.store, self.store)
         check_store(self.store)
         return spec
 

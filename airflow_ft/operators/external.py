@@ -101,8 +101,6 @@ class ExternalStageOperator(_ExternalOperator):
             raise wrong(
                 "position", left, remedy, code="template_not_rendered", what=f"position contains Jinja ({left})."
             )
-        require_value("folder", self._written, self.folder)
-        _check_folder(self.folder)
         return super().rendered()
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
@@ -110,6 +108,8 @@ class ExternalStageOperator(_ExternalOperator):
         from airflow_ft.pipeline import external
         from airflow_ft.pipeline.inbox import HandedOut
 
+        require_value("folder", self._written, self.folder)
+        _check_folder(self.folder)
         pipeline, position = resolve(spec, self.spec), Position.of(spec.position)
         rows = HandedOut(pipeline, str(self.folder), run.store.installation)
         if rows.is_own:
@@ -144,6 +144,6 @@ class ExternalStageOperator(_ExternalOperator):
 
 def _check_folder(folder: object) -> None:
     """Raise ConfigurationError for no place, or for one below the directory in which the worker happens to run."""
-    if not (text := str(folder).strip()):
+    if not str(folder).strip():
         raise wrong("folder", shown(folder), "Name the folder with the Parquet files, or correct the param or output.")
-    check_place("folder", text)
+    check_place("folder", str(folder))

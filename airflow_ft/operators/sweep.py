@@ -84,7 +84,7 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
         if threads < 1:
             raise wrong("threads", shown(threads), a_number)
         self.pipelines = self._written = pipelines
-        self.store = check_store(store)
+        self.store = self._written_store = check_store(store)
         self.orphan_age = orphan_age
         self.patience = patience
         self.threads = threads
@@ -105,6 +105,8 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
         from airflow_ft.wal import owners
 
         require_value("pipelines", self._written, self.pipelines)
+        require_value("store", self._written_store, self.store)
+        check_store(self.store)
         _check_pipelines(self.pipelines)
         ti = context.get("ti")
         task = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" if ti is not None else "recovery"

@@ -69,9 +69,17 @@ def require_value(argument: str, written: object, given: object) -> None:
 
 def _values(written: object, given: object) -> Sequence[str]:
     """Return the values that the expressions of a text, as `written`, have in the rendered text."""
-    literals = _JINJA.split(written) if isinstance(written, str) else ["", ""]
-    found = re.fullmatch("(.*)".join(map(re.escape, literals)), str(given), re.DOTALL)
-    return found.groups() if found else ()
+    text = str(given)
+    if not isinstance(written, str):
+        return [text]
+    first, *between, last = _JINJA.split(written)
+    if not text.startswith(first) or not text.endswith(last):
+        return []
+    left, values = text.removeprefix(first).removesuffix(last), []
+    for literal in between:
+        value, _, left = left.partition(literal) if literal else (left, "", "")
+        values.append(value)
+    return [*values, left]
 
 
 def plain(value: Any) -> Any:

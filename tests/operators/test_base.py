@@ -23,13 +23,16 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_ft import CheckpointedPipeline, SqliteSink, StreamGroupOperator
+from airflow_ft.operators.barrier import InjectBarrierOperator
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.failing import fail
+from airflow_ft.operators.maintenance import MaintenanceOperator
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
+from airflow_ft.operators.sweep import RecoverAllOperator
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import (
@@ -516,3 +519,26 @@ def test_a_first_run_that_fails_rendering_shows_its_full_name(tmp_path: Path, mo
             assert [row.name for row in store.pipelines()] == known
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         assert store.overview("orders-de").condition is Condition.FAILED
+
+
+def tasks_with_a_rendered_log() -> list[Any]:
+    given: Any = {"task_id": "t", "store": "{{ x }}"}
+    return [
+        RecoverOperator(task_id="t", spec=spec(store="{{ x }}")),
+        RecoverAllOperator(**given),
+        InjectBarrierOperator(barrier="closing", pipelines=[PIPELINE], **given),
+        MaintenanceOperator(pipeline=PIPELINE, action="resume", **given),
+    ]
+
+
+@pytest.mark.parametrize("found", [None, "None"])
+@pytest.mark.parametrize("task", tasks_with_a_rendered_log(), ids=lambda task: type(task).__name__)
+def test_a_decision_log_that_renders_to_none_is_not_the_default(
+    task: Any, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", url := f"sqlite:///{tmp_path}/ft.db")
+    task.store = found
+    with raises(AirflowFailException, "template_without_value", argument="store"):
+        task.execute({})
+    with closing(open_store(url)) as store:
+        assert store.overviews() == []

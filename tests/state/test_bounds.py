@@ -117,9 +117,8 @@ def test_a_process_without_file_descriptors_finds_no_damage(tmp_path: Path) -> N
     with closing(open_version(tmp_path.as_uri(), 1)):  # what is imported by the first one needs files, too
         pass
     failed = 0
-    held: list[int] = []
-    held.append(os.open(os.devnull, os.O_RDONLY))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 20, most))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1] + 1, most))
     try:
         with suppress(OSError):
             while True:

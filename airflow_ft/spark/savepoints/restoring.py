@@ -142,11 +142,11 @@ def restore(
     check_name("pipeline", name)
     is_foreign = savepoint.installation != store.installation  # of another decision log, where it may be needed
     if claim is ClaimMode.CLAIM and (is_foreign or (name != was and not rename)):
-        of = f"pipeline {was}" + (" of another decision log" if is_foreign else "")
+        owner = f"pipeline {was}" + (" of another decision log" if is_foreign else "")
         raise ConfigurationError(
-            f"the savepoint {uri} is of {of}, so {name} cannot claim it. Nothing was restored.",
+            f"the savepoint {uri} is of {owner}, so {name} cannot claim it. Nothing was restored.",
             code="arguments_conflict",
-            remedy=f"Restore it with NO_CLAIM. If {of} does not need it, delete it afterwards:"
+            remedy=f"Restore it with NO_CLAIM. If {owner} does not need it, delete it afterwards:"
             f" `airflow ft savepoint dispose {uri}`.",
             pipeline=name,
             path=uri,
