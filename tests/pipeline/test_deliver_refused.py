@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.actions import pipelines
+from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
 from airflow_ft.protocol.coordinator import coordinating
@@ -230,3 +232,31 @@ def test_rows_whose_files_are_gone_are_given_again(shop: Shop) -> None:
         shop.deliver(rows(3), 3)
     assert not shop.deliver(rows(2), 2)["repeated"]
     assert [id for id, _ in shop.rows()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("case", ["refused", "dead"])
+def test_a_person_discards_kept_rows(shop: Shop, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    monkeypatch.setattr(settings, "lease_seconds", lambda: 0.3)
+    publish(shop, rows(BAD), 1)
+    publish(shop, rows(8), 2)
+    with pytest.raises(DeclinedError):
+        shop.deliver(rows(8), 3)
+    given = [1, 2, 3]
+    if case == "dead":  # positions 1 and 2 are published again, position 3 is still kept
+        killed(shop, 1, DecisionLog, "publish", rows(8), 2)
+    assert len(rewind(shop)) == 1
+    for number in given:
+        with raises(ConfigurationError, "position_skipped", skipped=number):
+            shop.deliver(rows(9), number + 1)
+        assert not shop.deliver(rows(number), number)["repeated"]
+    assert [id for id, _ in shop.rows()] == given
+
+
+def rewind(shop: Shop) -> list[str]:
+    """Run `airflow ft rewind`; return what it says."""
+    said: list[str] = []
+    connections, participants = server_connections, participant_factory(server_connections)
+    by = Actor("ada", "ada", said.append, lambda _: None, connections, participants, lambda _: True, Worker(), 0.3)
+    with closing(open_store(shop.store)) as store:
+        pipelines.rewind(by, store, "orders")
+    return said
