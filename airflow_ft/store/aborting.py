@@ -187,7 +187,7 @@ def _rewind(
         elif checkpoint.is_undelivered:  # SUBSUMED or carried by a number that was aborted
             given = SOURCE in checkpoint.positions
             why = reason if [checkpoint.number] == refused else theirs
-            known = {"reason": why.value, "message": message} if given else {}
+            known = {"reason": why.value, "message": shown_text(message)} if given else {}
             write.update_checkpoint(checkpoint, after_abort=AfterAbort.REWOUND.value, **known)
             fate = "its rows are computed again"
             if given:
