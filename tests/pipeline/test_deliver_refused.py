@@ -18,7 +18,7 @@ from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
 from airflow_ft.protocol.coordinator import coordinating
-from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, SinkUnavailableError
+from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, SinkUnavailableError, StorageUnavailableError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.position import Position
@@ -260,3 +260,18 @@ def rewind(shop: Shop) -> list[str]:
     with closing(open_store(shop.store)) as store:
         pipelines.rewind(by, store, "orders")
     return said
+
+
+def test_a_corrected_position_is_published_without_the_old_disk(shop: Shop) -> None:
+    publish(shop, rows(BAD), 1)
+    publish(shop, rows(8), 2)
+    with pytest.raises(DeclinedError):
+        shop.deliver(rows(3), 3)
+    shutil.rmtree(shop.folder / "wal")
+    assert not shop.deliver(rows(1), 1, wal="wal2")["repeated"]
+    with raises(StorageUnavailableError, "wrong_disk"):
+        shop.deliver(rows(2), 2, wal="wal2")
+    rewind(shop)
+    for number in (2, 3):
+        shop.deliver(rows(number), number, wal="wal2")
+    assert [id for id, _ in shop.rows()] == [1, 2, 3]
