@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.pipeline import ready
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.protocol import steps
-from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SealError, StageError, together
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    SealError,
+    StageError,
+    StorageUnavailableError,
+    together,
+)
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.position import Position, PositionKind, is_kept
@@ -93,7 +100,10 @@ def stage(
             return _published(found, position, run)
         _require_next(store, name, position)
         published = _publish(pipeline, run, epoch, attempt, position, open_rows, staging.judge)
-        _publish_kept(store, name, epoch)
+        try:
+            _publish_kept(store, name, epoch)
+        except StorageUnavailableError as error:  # these rows are published all the same
+            log.warning("kept rows of later positions wait for the next stage: %s", error)
         return Published(published, False)
 
 

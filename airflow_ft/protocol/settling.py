@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 S = CheckpointState
 
+_MOST_POSITIONS = 10
+"""Positions that the error for refused rows names."""
 _IF_IT_RETURNS = "If it returns, end what it holds prepared, as docs/recovery.md says"
 
 
@@ -165,13 +167,19 @@ class Settling(Acting):
     def _decline(self, number: int, error: DeclinedError) -> None:
         """Abort a number whose rows a participant refuses. The error names the positions of given rows."""
         self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
-        plan = self._store.checkpoint(self._pipeline, number).plan
+        aborted = self._store.checkpoint(self._pipeline, number)
+        if aborted.after_abort is not AfterAbort.REWOUND:  # an earlier abort marker says that its rows are carried
+            return
+        plan = aborted.plan
         parts = [self._store.checkpoint(self._pipeline, each.number) for each in plan.segments] if plan else []
         given = [position for part in parts if (position := Position.stored(part)) is not None]
         if not given:
             return
-        names = ", ".join(map(str, given))
-        error.fields["positions"] = [position.value for position in given]
+        named = given[:_MOST_POSITIONS]
+        names = ", ".join(map(str, named))
+        if others := len(given) - len(named):
+            names += f" and {others:,} others" if others > 1 else " and one other"
+        error.fields["positions"] = [position.value for position in named]
         if len(given) == 1:
             error.what = f"position {names}: {error.what}"
             then = f"Then deliver position {names} again, with its rows. Rows of other positions are kept."

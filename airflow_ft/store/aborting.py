@@ -6,17 +6,21 @@ from collections.abc import Collection
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey, SparkPosition
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.planning import not_rolled_back
 from airflow_ft.protocol.position import SOURCE
 from airflow_ft.protocol.reasons import AbortReason, Reason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
+from airflow_ft.store.positions import LEFT
 from airflow_ft.store.reading import OF_RUN
-from airflow_ft.store.rows import key_of, to_pipeline
+from airflow_ft.store.rows import key_of, shown_text, to_pipeline
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 S = CheckpointState
+
+_DISCARD = f"UPDATE checkpoint SET reason = ?, message = ? WHERE {LEFT} AND reason <> ?"
 
 
 class AbortingOperations:
@@ -98,6 +102,21 @@ class AbortingOperations:
             write.require_epoch(epoch)
             _rewind(write, rewind_from, rewind_to, AbortReason.USER, message)
 
+    def discard_kept(self, pipeline: str, epoch: int, message: str) -> int:
+        """Discard published rows that a rewind has kept, because a person asks for it (reason USER).
+
+        Return the number of checkpoints. Their authors give each position again.
+        """
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            found = write.change(
+                _DISCARD, AbortReason.USER.value, shown_text(message), pipeline, AbortReason.USER.value
+            )
+            if found:
+                rows = count_text(found, "rewound checkpoint is", "rewound checkpoints are")
+                write.event(EventKind.REWOUND, f"{message}; the rows of {rows} discarded")
+            return found
+
 
 def _check_rewind(
     pipeline: str, number: int, after: AfterAbort, rewind_from: int | None, rewind_to: SparkPosition | None
@@ -168,7 +187,7 @@ def _rewind(
         elif checkpoint.is_undelivered:  # SUBSUMED or carried by a number that was aborted
             given = SOURCE in checkpoint.positions
             why = reason if [checkpoint.number] == refused else theirs
-            known = {"reason": why.value, "message": message} if given else {}
+            known = {"reason": why.value, "message": shown_text(message)} if given else {}
             write.update_checkpoint(checkpoint, after_abort=AfterAbort.REWOUND.value, **known)
             fate = "its rows are computed again"
             if given:

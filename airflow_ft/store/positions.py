@@ -21,10 +21,11 @@ NOT_AGAIN = (
     " AND again.position_digest = checkpoint.position_digest AND again.number > checkpoint.number"
     " AND again.segment_digest IS NOT NULL AND (again.after_abort IS NULL OR again.after_abort <> 'rewound'))"
 )
-_LEFT = (
+LEFT = (
     "pipeline = ? AND position_digest IS NOT NULL AND after_abort = 'rewound' AND segment_digest IS NOT NULL"
-    f" AND {NOT_AGAIN} ORDER BY number LIMIT 1"
+    f" AND {NOT_AGAIN}"
 )
+_FIRST_LEFT = f"{LEFT} ORDER BY number LIMIT 1"
 _LAST_AT = (
     "pipeline = ? AND position_digest = ? AND segment_digest IS NOT NULL AND positions = ? ORDER BY number DESC LIMIT 1"
 )
@@ -61,7 +62,7 @@ class PositionOperations:
 
         Positions keep the order of their first publication.
         """
-        found = self._one(_LEFT, pipeline)
+        found = self._one(_FIRST_LEFT, pipeline)
         if found is None:
             return None
         return self._one(_LAST_AT, pipeline, position_digest(found.positions), json_text(dict(found.positions)))

@@ -13,14 +13,19 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.actions import pipelines
+from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
+from airflow_ft.protocol import settling as protocol_settling
 from airflow_ft.protocol.coordinator import coordinating
-from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, SinkUnavailableError
+from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, SinkUnavailableError, StorageUnavailableError
 from airflow_ft.protocol.lease import Worker
-from airflow_ft.protocol.model import Fence, Plan
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, Fence, Plan
 from airflow_ft.protocol.position import Position
+from airflow_ft.protocol.reasons import Reason
 from airflow_ft.protocol.recovery import give_up_undecided
+from airflow_ft.protocol.settling import Settling
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
@@ -230,3 +235,70 @@ def test_rows_whose_files_are_gone_are_given_again(shop: Shop) -> None:
         shop.deliver(rows(3), 3)
     assert not shop.deliver(rows(2), 2)["repeated"]
     assert [id for id, _ in shop.rows()] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("case", ["refused", "dead"])
+def test_a_person_discards_kept_rows(shop: Shop, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    monkeypatch.setattr(settings, "lease_seconds", lambda: 0.3)
+    publish(shop, rows(BAD), 1)
+    publish(shop, rows(8), 2)
+    with pytest.raises(DeclinedError):
+        shop.deliver(rows(8), 3)
+    given = [1, 2, 3]
+    if case == "dead":  # positions 1 and 2 are published again, position 3 is still kept
+        killed(shop, 1, DecisionLog, "publish", rows(8), 2)
+    assert len(rewind(shop)) == 1
+    for number in given:
+        with raises(ConfigurationError, "position_skipped", skipped=number):
+            shop.deliver(rows(9), number + 1)
+        assert not shop.deliver(rows(number), number)["repeated"]
+    assert [id for id, _ in shop.rows()] == given
+
+
+def rewind(shop: Shop) -> list[str]:
+    """Run `airflow ft rewind`; return what it says."""
+    said: list[str] = []
+    connections, participants = server_connections, participant_factory(server_connections)
+    by = Actor("ada", "ada", said.append, lambda _: None, connections, participants, lambda _: True, Worker(), 0.3)
+    with closing(open_store(shop.store)) as store:
+        pipelines.rewind(by, store, "orders")
+    return said
+
+
+def test_a_corrected_position_is_published_without_the_old_disk(shop: Shop) -> None:
+    publish(shop, rows(BAD), 1)
+    publish(shop, rows(8), 2)
+    with pytest.raises(DeclinedError):
+        shop.deliver(rows(3), 3)
+    shutil.rmtree(shop.folder / "wal")
+    assert not shop.deliver(rows(1), 1, wal="wal2")["repeated"]
+    with raises(StorageUnavailableError, "wrong_disk"):
+        shop.deliver(rows(2), 2, wal="wal2")
+    rewind(shop)
+    for number in (2, 3):
+        shop.deliver(rows(number), number, wal="wal2")
+    assert [id for id, _ in shop.rows()] == [1, 2, 3]
+
+
+def test_an_earlier_abort_marker_decides_what_the_error_asks_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead process wrote a marker that carries the rows: then no position must be given again."""
+    abort = Settling.abort
+
+    def carried(self: Settling, number: int, reason: Reason, message: str, after: AfterAbort) -> Checkpoint:
+        return abort(self, number, reason, message, AfterAbort.CARRIED)
+
+    monkeypatch.setattr(Settling, "abort", carried)
+    with checked(), pytest.raises(DeclinedError) as refused:
+        shop.deliver(rows(BAD), 1)
+    assert "positions" not in refused.value.fields
+
+
+def test_the_error_names_some_of_many_positions(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol_settling, "_MOST_POSITIONS", 2)
+    for number in (1, 2, 3):
+        publish(shop, rows(BAD), number)
+    with closing(sqlite3.connect(shop.folder / "shop.db")) as db:
+        db.execute("CREATE TABLE large (id INTEGER, what TEXT)")
+    with checked(), raises(DeclinedError, "row_refused", positions=[1, 2]) as refused:
+        shop.deliver(dict.fromkeys(("orders", "large"), rows(4)), 4, "orders", "large")
+    assert "1, 2 and 2 others" in refused.value.what

@@ -145,6 +145,7 @@ def every_operation(store: DecisionLog) -> None:
     scene.release(kept)
     scene.abort(kept)
     store.rewind(PIPELINE, 2, 1, None, "a test")
+    store.discard_kept(PIPELINE, 2, "a test")
     store.reset_state(PIPELINE, 2, a_position(0), "a test")
     store.retire(PIPELINE, "a test")
     store.restore(PIPELINE, 2, a_position(0), "a test")

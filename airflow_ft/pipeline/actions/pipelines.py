@@ -54,12 +54,16 @@ def recover(by: Actor, store: DecisionLog, pipeline: str, min_age: timedelta = t
 def rewind(by: Actor, store: DecisionLog, pipeline: str) -> None:
     """Has the next run compute all again that is published and not decided; StateConflictError when more is there."""
     lost = loses_rows(store, pipeline)
-    question = f"Discard all undelivered rows of {pipeline}? The next run computes them again."
+    is_given = Position.stored(store.newest_position(pipeline) or store.rewound_position(pipeline)) is not None
+    then = "Your program gives them again." if is_given else "The next run computes them again."
+    question = f"Discard all undelivered rows of {pipeline}? {then}"
     if lost:
         question = f"Discard all undelivered rows of {pipeline}? They are lost: the mode is AT_MOST_ONCE."
     by.sure(question)
     with coordinating(store, pipeline, by.participants, by.worker, by.signature, by.lease_seconds) as (coordinator, _):
         found_any = give_up_undecided(store, pipeline, coordinator, by.signature)
+        # Last: a dead process's abort marker may have kept rows just now. If this process dies before, run it again.
+        found_any = bool(store.discard_kept(pipeline, coordinator.epoch, by.signature)) or found_any
     if not found_any:
         by.say("nothing is undelivered, so nothing was changed")
     for found in (store.rewound_position(pipeline), store.newest_position(pipeline)):
