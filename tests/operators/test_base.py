@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
@@ -424,7 +425,8 @@ def test_a_task_before_the_stage_may_skip_the_run(
     for task_id in ("orders.commit.shop", "orders.confirmed"):
         with pytest.raises(AirflowSkipException if is_skipped else AirflowFailException) as caught:
             do(cast("CheckpointOperator", dag.get_task(task_id)), run)
-        assert not is_skipped or "orders.stage because of orders.compute, orders." in str(caught.value)
+        named = set(re.findall(r"orders\.\w+", str(caught.value)))
+        assert not is_skipped or {"orders.stage", "orders.compute"} <= named
     assert world.store.pipeline(PIPELINE).turn is None
 
 

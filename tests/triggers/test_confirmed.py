@@ -192,7 +192,7 @@ def test_a_decision_log_that_is_away_ends_no_watch(tmp_path: Path) -> None:
         async with triggerer(url, state) as running:
             await running.nothing()
             (tmp_path / "later").unlink()
-            (tmp_path / "later").mkdir()
+            (tmp_path / "later").mkdir(exist_ok=True)  # unless a look has made it
             with closing(open_store(url)) as store:
                 scene = Scene(store)
                 scene.stage(2)
