@@ -172,7 +172,7 @@ def _settling() -> tuple[ActionCommand, ...]:
         _command(
             "rewind",
             "settling",
-            "Discard all undelivered rows; the next run or your program gives them again",
+            "Discard all undelivered rows; the next run computes them again, or your program gives them again",
             arg.PIPELINE,
             arg.REASON,
             ARG_YES,

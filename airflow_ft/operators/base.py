@@ -236,12 +236,12 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
         recover, stage = found["recover"], found["stage"]
         ids = stage.get_flat_relative_ids(upstream=True) & recover.get_flat_relative_ids(upstream=False)
         between = [task for task in beside if task.task_id in ids]
-        own = [task.task_id for task in (recover, *between) if getattr(task, "role", "")]
+        own = [task.task_id for task in (recover, *between) if isinstance(task, CheckpointOperator)]
         others = [task.task_id for task in between if task.task_id not in own]
         last = {
             task.task_id: isinstance(task, SkipMixin)
             for task in beside
-            if task.task_id in stage.upstream_task_ids and not getattr(task, "role", "")
+            if task.task_id in stage.upstream_task_ids and not isinstance(task, CheckpointOperator)
         }
         if not set(last) & set(others) or not stage_was_skipped(run, stage.task_id, own, others, last):
             return ""

@@ -170,7 +170,7 @@ def stage_was_skipped(
         own: task ids of the provider's tasks before the stage, all of which must have succeeded.
         between: task ids of the author's tasks between `recover` and the stage, none of which may have failed.
         last: task ids of the author's tasks directly before the stage; True for one that skips others, such as a
-            branch, which may have succeeded.
+            branch. That may have succeeded if it is alone.
     """
 
     def ask() -> bool:
@@ -180,7 +180,7 @@ def stage_was_skipped(
             and all(states.get(each) == "success" for each in own)
             and not {"failed", "upstream_failed"} & set(states.values())
             and all(
-                states.get(each) == "skipped" or (skips and states.get(each) == "success")
+                states.get(each) == "skipped" or (skips and len(last) == 1 and states.get(each) == "success")
                 for each, skips in last.items()
             )
         )

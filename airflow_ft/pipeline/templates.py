@@ -6,9 +6,11 @@ fields of each specification in a template field, and the specification itself b
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from airflow_ft.protocol.arguments import is_resolved_later, is_template, late_text
@@ -57,7 +59,7 @@ def require_value(argument: str, written: object, given: object) -> None:
     """Raise ConfigurationError if an argument with Jinja or an output of a task, as `written`, became None, also as
     text, or one of its expressions did.
     """
-    if is_template(written) and (given is None or "None" in _values(written, given)):
+    if is_template(written) and (given is None or _has_none(written, str(given))):
         raise ConfigurationError(
             f"{argument} is {written!r}, which is {given!r} in this run.",
             code="template_without_value",
@@ -67,19 +69,13 @@ def require_value(argument: str, written: object, given: object) -> None:
         )
 
 
-def _values(written: object, given: object) -> Sequence[str]:
-    """Return the values that the expressions of a text, as `written`, have in the rendered text."""
-    text = str(given)
+def _has_none(written: object, text: str) -> bool:
+    """Return whether an expression of an argument, as `written`, may have become None in the rendered text."""
     if not isinstance(written, str):
-        return [text]
-    first, *between, last = _JINJA.split(written)
-    if not text.startswith(first) or not text.endswith(last):
-        return []
-    left, values = text.removeprefix(first).removesuffix(last), []
-    for literal in between:
-        value, _, left = left.partition(literal) if literal else (left, "", "")
-        values.append(value)
-    return [*values, left]
+        return text == "None"
+    literals = [glob.escape(each) for each in _JINJA.split(written)]
+    places = range(1, len(literals))
+    return any(fnmatchcase(text, f"{'*'.join(literals[:at])}None{'*'.join(literals[at:])}") for at in places)
 
 
 def plain(value: Any) -> Any:

@@ -178,7 +178,7 @@ class Settling(Acting):
         named = given[:_MOST_POSITIONS]
         names = ", ".join(map(str, named))
         if others := len(given) - len(named):
-            names += f" and {others:,} others" if others > 1 else " and one other"
+            names += f", and {count_text(others, 'other position')}"
         error.fields["positions"] = [position.value for position in named]
         if len(given) == 1:
             error.what = f"position {names}: {error.what}"

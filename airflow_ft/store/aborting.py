@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, RunKey, SparkPosition
-from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.planning import not_rolled_back
-from airflow_ft.protocol.position import SOURCE
+from airflow_ft.protocol.position import SOURCE, is_kept
 from airflow_ft.protocol.reasons import AbortReason, Reason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
+from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.positions import LEFT
@@ -19,8 +19,6 @@ from airflow_ft.store.rows import key_of, shown_text, to_pipeline
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 S = CheckpointState
-
-_DISCARD = f"UPDATE checkpoint SET reason = ?, message = ? WHERE {LEFT} AND reason <> ?"
 
 
 class AbortingOperations:
@@ -109,13 +107,12 @@ class AbortingOperations:
         """
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
-            found = write.change(
-                _DISCARD, AbortReason.USER.value, shown_text(message), pipeline, AbortReason.USER.value
-            )
-            if found:
-                rows = count_text(found, "rewound checkpoint is", "rewound checkpoints are")
-                write.event(EventKind.REWOUND, f"{message}; the rows of {rows} discarded")
-            return found
+            left = to_checkpoints(write.rows(select_checkpoints(LEFT), pipeline))
+            kept = [checkpoint for checkpoint in left if is_kept(checkpoint)]
+            for checkpoint in kept:
+                write.update_checkpoint(checkpoint, reason=AbortReason.USER.value, message=shown_text(message))
+                write.event(EventKind.REWOUND, f"{message}; it is given again", number=checkpoint.number)
+            return len(kept)
 
 
 def _check_rewind(

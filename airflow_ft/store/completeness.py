@@ -35,7 +35,8 @@ _COMPLETE_AROUND = (
     f" (SELECT max(number) FROM checkpoint WHERE {_COVERING} AND number <= ?) AS stream_below,"
     f" (SELECT min(number) FROM checkpoint WHERE {_COVERING} AND number >= ?) AS stream_above"
 )
-# Numbers grow with the time as of which they have read all, so the highest one knows the latest time.
+# Numbers grow with the time as of which they have read all, so the highest one knows the latest time. In a stream it
+# may be earlier by the length of one slow answer of the log, until the next record.
 _READ_AS_OF = (
     "SELECT (SELECT stage_began FROM run WHERE pipeline = ? AND complete = 1 AND published_through <= ?"
     " AND stage_began <= ? ORDER BY published_through DESC, stage_began DESC LIMIT 1) AS stage_as_of,"

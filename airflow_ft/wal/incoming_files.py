@@ -126,7 +126,8 @@ def require_committed(files: FileSystem, location: str, names: Collection[str], 
         job = _OF_DATABRICKS.match(unknown[0])
         runs = job is not None and f"_started_{job[1]}" in found and f"_committed_{job[1]}" not in found
         raise _uncommitted(location, unknown[0], why, _RUNS if runs else "")
-    if len(ours) == len(names) and (missing := sorted(added - removed - set(names))):  # else one may be renamed
+    missing = sorted(added - removed - set(names))
+    if len(missing) > len(names) - len(ours):  # each file with another name may be one of them
         raise ExternalRowsError(
             f"{missing[0]} is missing in {location}, and a _committed_ file of Databricks lists it.",
             code="part_missing",

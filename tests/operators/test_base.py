@@ -34,6 +34,7 @@ from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.sweep import RecoverAllOperator
+from airflow_ft.pipeline import runs
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import (
@@ -521,6 +522,16 @@ def test_a_first_run_that_fails_rendering_shows_its_full_name(tmp_path: Path, mo
             assert [row.name for row in store.pipelines()] == known
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         assert store.overview("orders-de").condition is Condition.FAILED
+
+
+@pytest.mark.parametrize(("last", "is_skipped"), [({"check": True}, True), ({"write": False, "check": True}, False)])
+def test_a_branch_skips_the_run_only_if_it_is_alone(
+    last: dict[str, bool], is_skipped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a check that has let rows pass, another task's skip must not hide them."""
+    known = {"stage": "skipped", "recover": "success", "write": "skipped", "check": "success"}
+    monkeypatch.setattr(runs, "task_states", lambda _, ids: {each: known[each] for each in ids})
+    assert runs.stage_was_skipped(RUN, "stage", ["recover"], [], last) is is_skipped
 
 
 def tasks_with_a_rendered_log() -> list[Any]:

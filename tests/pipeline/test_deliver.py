@@ -437,6 +437,12 @@ def databricks(at: Path, *jobs: int, **changes: object) -> Path:
     return at
 
 
+def renamed(at: Path) -> Path:
+    """The folder after one of the files has got another name."""
+    next(at.glob("part-*")).rename(at / "orders.parquet")
+    return at
+
+
 def change(*added: int, removed: Sequence[int] = ()) -> dict[str, list[str]]:
     """What Databricks writes into a `_committed_` file."""
     name = "part-00000-tid-{0}-5d1c8c2e-0000-4000-8000-00000000000{0}-7-1-c000.parquet"
@@ -475,6 +481,7 @@ def table_of(at: Path, marker: str) -> Path:
         (lambda at: databricks(at, 1, of_1="[" * 100_000), "files_uncommitted"),
         (lambda at: next(databricks(at, 1).glob("part-*")), "files_uncommitted"),
         (lambda at: databricks(at, 1, of_1=change(1), of_2=change(2)), "part_missing"),
+        (lambda at: renamed(databricks(at, 1, of_1=change(1), of_2=change(2))), "part_missing"),
         (lambda at: folder(at, ROWS, ROWS.drop_columns("what")), "files_differ"),
         (lambda at: folder(at, ROWS, ROWS.set_column(0, "id", pa.array([1, 2], pa.int32()))), "files_differ"),
         (lambda at: (folder(at, ROWS) / "b.csv").write_text("id\n1\n") and at, "parquet_unreadable"),
@@ -498,9 +505,7 @@ def test_what_databricks_has_committed_is_delivered(shop: Shop, tmp_path: Path) 
 
 
 def test_a_file_of_databricks_may_be_renamed(shop: Shop, tmp_path: Path) -> None:
-    at = databricks(tmp_path / "in", 1, of_1=change(1))
-    next(at.glob("part-*")).rename(at / "orders.parquet")
-    assert shop.deliver(at, "a")["rows"] == 2
+    assert shop.deliver(renamed(databricks(tmp_path / "in", 1, of_1=change(1))), "a")["rows"] == 2
 
 
 def test_a_job_of_databricks_that_runs_is_to_be_waited_for(shop: Shop, tmp_path: Path) -> None:

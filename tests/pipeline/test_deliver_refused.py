@@ -23,7 +23,7 @@ from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, SinkUn
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, Fence, Plan
 from airflow_ft.protocol.position import Position
-from airflow_ft.protocol.reasons import Reason
+from airflow_ft.protocol.reasons import AbortReason, Reason
 from airflow_ft.protocol.recovery import give_up_undecided
 from airflow_ft.protocol.settling import Settling
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
@@ -248,6 +248,8 @@ def test_a_person_discards_kept_rows(shop: Shop, monkeypatch: pytest.MonkeyPatch
     if case == "dead":  # positions 1 and 2 are published again, position 3 is still kept
         killed(shop, 1, DecisionLog, "publish", rows(8), 2)
     assert len(rewind(shop)) == 1
+    with closing(open_store(shop.store)) as store:
+        assert store.checkpoint("orders", 1).reason is AbortReason.DECLINED, "its rows were refused, and are not kept"
     for number in given:
         with raises(ConfigurationError, "position_skipped", skipped=number):
             shop.deliver(rows(9), number + 1)
@@ -301,4 +303,4 @@ def test_the_error_names_some_of_many_positions(shop: Shop, monkeypatch: pytest.
         db.execute("CREATE TABLE large (id INTEGER, what TEXT)")
     with checked(), raises(DeclinedError, "row_refused", positions=[1, 2]) as refused:
         shop.deliver(dict.fromkeys(("orders", "large"), rows(4)), 4, "orders", "large")
-    assert "1, 2 and 2 others" in refused.value.what
+    assert "1, 2, and 2 other positions" in refused.value.what

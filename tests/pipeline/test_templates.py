@@ -68,6 +68,8 @@ def test_what_rendering_made_invalid_is_refused_by_name() -> None:
         (FileSource(path="/data/{{ x }}/{{ y }}", schema="id bigint"), "path", "/data/eu/None"),
         (FileSource(path="/data/{{ x }}/{{ y }}", schema="id bigint"), "path", "/data/None/eu"),
         (FileSource(path="/data/{{ x }}/{{ y }}/z", schema="id bigint"), "path", "/data/eu/None/z"),
+        (FileSource(path="/data/{{ x }}/{{ y }}", schema="id bigint"), "path", "/data/eu/west/None"),
+        (MySqlSink(table="{{ x }}{{ y }}"), "table", "NoneNone"),
     ],
 )
 def test_what_jinja_makes_of_nothing_is_refused(spec: Any, name: str, given: Any) -> None:

@@ -55,7 +55,7 @@ def rewind(by: Actor, store: DecisionLog, pipeline: str) -> None:
     """Has the next run compute all again that is published and not decided; StateConflictError when more is there."""
     lost = loses_rows(store, pipeline)
     is_given = Position.stored(store.newest_position(pipeline) or store.rewound_position(pipeline)) is not None
-    then = "Your program gives them again." if is_given else "The next run computes them again."
+    then = "Then give each position again." if is_given else "The next run computes them again."
     question = f"Discard all undelivered rows of {pipeline}? {then}"
     if lost:
         question = f"Discard all undelivered rows of {pipeline}? They are lost: the mode is AT_MOST_ONCE."

@@ -25,7 +25,7 @@ class Moment(NamedTuple):
     def earliest(self, now: Moment) -> datetime:
         """Return the earliest time that the log's clock may have shown between this moment and `now`.
 
-        If that clock was put back, what arrived afterwards has an earlier time than this moment (I9). The log's
+        If that clock was put back once, what arrived afterwards has an earlier time than this moment (I9). The log's
         answers count as a step of their length, because a step may hide in them.
         """
         step = now.answered - self.read - (now.at - self.at).total_seconds()

@@ -37,7 +37,10 @@ class Sockets:
                     self._closed.setdefault(name, now)
 
     def require_open(self, as_of: float) -> None:
-        """StageError when one was closed before `as_of`: what had come by then is read. Of the monotonic clock, too."""
+        """StageError when one was closed before `as_of`: what had come by then is read.
+
+        `as_of`: of the monotonic clock.
+        """
         for name, at in self._closed.items():
             if at < as_of:
                 raise StageError(
