@@ -14,9 +14,8 @@ from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.names import READING
 from airflow_ft.pipeline.connections import task_connections
-from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory, rendered_store
 from airflow_ft.pipeline.runs import asked_by, refuse_test_run, run_is_over, task_of
-from airflow_ft.pipeline.templates import require_value
 from airflow_ft.protocol.arguments import is_template, whole_number
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import AirflowFtError
@@ -53,8 +52,7 @@ class ActingOperator(BaseOperator, metaclass=NamedArguments):
 
         try:
             check_name("pipeline", self.pipeline)
-            require_value("store", self._written_store, self.store)
-            check_store(self.store)
+            rendered_store(self._written_store, self.store)
             asked = self.asked(context)
             if asked.action not in READING:
                 refuse_test_run(context)

@@ -20,7 +20,7 @@ from airflow_ft.operators.links import PipelineLink
 from airflow_ft.operators.named import NamedArguments
 from airflow_ft.operators.place import check_place, check_pulls, names_of, own_stage, tasks_beside
 from airflow_ft.pipeline import settings
-from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory, rendered_store
 from airflow_ft.pipeline.retries import USUAL, task_retries
 from airflow_ft.pipeline.runs import (
     is_process_of,
@@ -34,7 +34,7 @@ from airflow_ft.pipeline.runs import (
     were_skipped,
 )
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
-from airflow_ft.pipeline.templates import declared_name, require_value
+from airflow_ft.pipeline.templates import declared_name
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_type, is_template
 from airflow_ft.protocol.config import check_name
@@ -202,8 +202,7 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
         spec = self.spec.rendered(given)
         self.pipeline, self.suffix = spec.pipeline, spec.suffix
         check_name("pipeline", self.pipeline)
-        require_value("store", self.spec.store, self.store)
-        check_store(self.store)
+        rendered_store(self.spec.store, self.store)
         return spec
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
@@ -211,8 +210,9 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
         raise NotImplementedError
 
     def skip_if_skipped(self, run: steps.Context[DecisionLog]) -> None:
-        """AirflowSkipException if Airflow skipped `recover` and `stage` of this run, as a branch before them does, or
-        only `stage`, because of a task between them.
+        """AirflowSkipException if Airflow skipped `recover` and `stage` of this run, or `stage` alone.
+
+        A branch before `recover` does the first, and a task between them the second.
 
         For tasks whose trigger rule is all_done: these run anyway.
         """

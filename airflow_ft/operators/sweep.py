@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow_ft.operators.failing import fail
 from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline import metrics, settings
-from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory, rendered_store
 from airflow_ft.pipeline.runs import judged, refuse_test_run
 from airflow_ft.pipeline.templates import require_value
 from airflow_ft.protocol.arguments import check_length_of_time, check_texts, check_type, is_late_anywhere, shown, wrong
@@ -105,8 +105,7 @@ class RecoverAllOperator(BaseOperator, metaclass=NamedArguments):
         from airflow_ft.wal import owners
 
         require_value("pipelines", self._written, self.pipelines)
-        require_value("store", self._written_store, self.store)
-        check_store(self.store)
+        rendered_store(self._written_store, self.store)
         _check_pipelines(self.pipelines)
         ti = context.get("ti")
         task = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" if ti is not None else "recovery"

@@ -11,6 +11,7 @@ from airflow_ft.clients.postgres import LIBPQ, libpq_parameters
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.metrics import Counters
+from airflow_ft.pipeline.templates import require_value
 from airflow_ft.protocol.arguments import check_text, is_template, shown, wrong
 from airflow_ft.protocol.connections import connection_of_type
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
@@ -62,6 +63,14 @@ def check_store(setting: str | None) -> str | None:
     if isinstance(setting, str) and "://" in setting and not is_template(setting):
         parse_url(setting)
     return setting
+
+
+def rendered_store(written: str | None, given: str | None) -> str | None:
+    """Return `check_store` of a rendered argument. ConfigurationError if it has no value: the default log is another
+    one.
+    """
+    require_value("store", written, given)
+    return check_store(given)
 
 
 def _holds_password(url: str) -> bool:

@@ -337,7 +337,7 @@ class Abandoned:
 
 
 def _say_what_is_kept(failures: Sequence[AirflowFtError]) -> None:
-    """Let the first error say that the rows are kept. UnfitTargetError says it itself; DeclinedError discards them."""
+    """Let the first error say that the rows are kept. UnfitTargetError says it itself, and DeclinedError says which."""
     first = failures[0]
     if not isinstance(first, TransientError) or isinstance(first, UnfitTargetError):
         return

@@ -56,8 +56,9 @@ def no_suffix(pipeline: str, suffix: object) -> ConfigurationError:
 
 
 def require_value(argument: str, written: object, given: object) -> None:
-    """Raise ConfigurationError if an argument with Jinja or an output of a task, as `written`, became None, also as
-    text, or one of its expressions did.
+    """Raise ConfigurationError if an argument became None in this run, or one of its expressions did.
+
+    `written`: as its author wrote it, with Jinja or as the output of a task.
     """
     if is_template(written) and (given is None or _has_none(written, str(given))):
         raise ConfigurationError(

@@ -13,9 +13,8 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow_ft.operators.failing import fail
 from airflow_ft.operators.links import PipelineLink
 from airflow_ft.operators.named import NamedArguments
-from airflow_ft.pipeline.decision_log import check_store, open_configured_store
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store, rendered_store
 from airflow_ft.pipeline.runs import standard_utc
-from airflow_ft.pipeline.templates import require_value
 from airflow_ft.protocol.arguments import check_type, wrong
 from airflow_ft.protocol.errors import AirflowFtError, TransientError
 
@@ -84,8 +83,7 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
         a first look, the sensor waits through an outage of the log, as in the triggerer.
         """
         try:
-            require_value("store", self._written_store, self.store)  # the default log is another one
-            with closing(open_configured_store(check_store(self.store))) as store:
+            with closing(open_configured_store(rendered_store(self._written_store, self.store))) as store:
                 opened = self.look(context, store)
         except AirflowFtError as error:
             has_waited = self._has_looked or context.get("task_reschedule_count")

@@ -201,7 +201,7 @@ def folder_of(location: str) -> tuple[FileSystem, str, str]:
     try:
         files = filesystem(location)
     except ConfigurationError as error:
-        raise unreadable(location) from error
+        raise _unreadable(location) from error
     with readable(location):
         if (is_bucket(location) and files.seen(location)) or (
             is_hdfs(location) and cast("HdfsFileSystem", files).is_file(location)
@@ -237,8 +237,7 @@ def readable(where: str) -> Iterator[None]:
         ) from error
 
 
-def unreadable(location: str) -> ConfigurationError:
-    """Return the error for files on no file system of the log."""
+def _unreadable(location: str) -> ConfigurationError:
     shown = safe_uri(location)
     return ConfigurationError(
         f"{shown} cannot be read here.",

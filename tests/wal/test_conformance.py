@@ -236,9 +236,9 @@ def test_segments_are_written_read_and_swept(root: str, files: FileSystem) -> No
 # --- addresses of HDFS ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("uri", ["hdfs:///wal", "hdfs://somebody@127.0.0.1:8020/wal", "hdfs://127.0.0.1:8020"])
+@pytest.mark.parametrize("uri", ["hdfs:///wal", "hdfs://spark@127.0.0.1:8020/wal", "hdfs://127.0.0.1:8020"])
 def test_a_place_has_a_name_node_and_a_path_and_no_user(uri: str) -> None:
-    with raises(ConfigurationError, "path_invalid", path=uri.replace("somebody@", "...@")):
+    with raises(ConfigurationError, "path_invalid", path=uri.replace("spark@", "...@")):
         filesystem(uri)
 
 
