@@ -45,7 +45,7 @@ from airflow_ft.protocol.errors import (
     LeaseHeldError,
     TurnHeldError,
 )
-from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.lease import Abandoned, LeaseWatch, Worker
 from airflow_ft.protocol.restart import RestartStrategy
 
 if TYPE_CHECKING:
@@ -314,12 +314,8 @@ def _is_over(holder: RunKey, store: QueryLog, pipeline: str) -> bool:
     """
     if not holder.is_plain:
         return run_is_idle(holder)
-    seconds, began, before = settings.lease_seconds(), time.monotonic(), None
-    while True:
-        found = {(lease.holder, lease.counter) for lease in store.leases(pipeline)}
-        if before is not None and found != before:
-            return False
-        if time.monotonic() - began >= seconds:
-            return True
-        before = found
+    seconds = settings.lease_seconds()
+    abandoned = Abandoned(store, pipeline, seconds, LeaseWatch())
+    while not (is_over := abandoned(holder)) and not abandoned.has_moved:
         time.sleep(min(1.0, seconds / 10))
+    return is_over

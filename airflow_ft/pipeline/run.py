@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -36,14 +35,13 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.lease import LeaseWatch, Worker
+from airflow_ft.protocol.lease import Abandoned, LeaseWatch, Worker
 from airflow_ft.protocol.model import PLAIN, ParticipantPlan, RunKey
 from airflow_ft.protocol.noting import note_failure
 from airflow_ft.protocol.restart import wait_after
 
 if TYPE_CHECKING:
     from airflow_ft.pipeline.resolved import ResolvedPipeline
-    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 P = ParamSpec("P")
@@ -304,36 +302,6 @@ class PlainRun:
             lease_seconds=settings.lease_seconds(),
             run_is_over=abandoned,
         )
-
-
-@dataclass
-class Abandoned:
-    """Check whether another plain run has ended without a record: its process has died.
-
-    While it works it renews a lease. So it is over when no lease of the pipeline has moved for `seconds`. If it is not
-    dead but asleep, it is fenced when it wakes up (I5). Only Airflow knows about a DAG run, so none is ever over here.
-
-    `watch` gets what this wait has seen of the leases, so that `take_epoch` does not wait for them again.
-    """
-
-    store: QueryLog
-    pipeline: str
-    seconds: float
-    watch: LeaseWatch
-    monotonic: Callable[[], float] = time.monotonic
-    _seen: tuple[RunKey, Mapping[str, int]] | None = None
-    _since: float = 0.0
-
-    def __call__(self, holder: RunKey) -> bool:
-        """Return whether the run is over. Call it repeatedly."""
-        if not holder.is_plain:
-            return False
-        leases = self.store.leases(self.pipeline)
-        self.watch.look(leases)
-        seen = holder, {lease.holder: lease.counter for lease in leases}
-        if seen != self._seen:
-            self._seen, self._since = seen, self.monotonic()
-        return self.monotonic() - self._since >= self.seconds
 
 
 def _say_what_is_kept(failures: Sequence[AirflowFtError]) -> None:

@@ -12,13 +12,14 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
-from airflow_ft.protocol.decision_log import EpochLog
+from airflow_ft.protocol.decision_log import EpochLog, QueryLog
 from airflow_ft.protocol.delivery_progress import DELIVERY_PROGRESS, Taken
 from airflow_ft.protocol.errors import FencedError, LeaseHeldError, StateConflictError
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.pipelines import LEASE_SECONDS as LEASE_SECONDS
 from airflow_ft.protocol.pipelines import Lease
 
@@ -50,6 +51,39 @@ class LeaseWatch:
 
 def _identity(lease: Lease) -> tuple[str, int, int]:
     return lease.holder, lease.epoch, lease.counter
+
+
+@dataclass
+class Abandoned:
+    """Check whether another plain run has ended without a record: its process has died.
+
+    While it works it renews a lease. So it is over when no lease of the pipeline has moved for `seconds`. If it is not
+    dead but asleep, it is fenced when it wakes up (I5). Only Airflow knows about a DAG run, so none is ever over here.
+
+    `watch` gets what this wait has seen of the leases, so that `take_epoch` does not wait for them again. `has_moved`:
+    the last look found other leases than the one before.
+    """
+
+    store: QueryLog
+    pipeline: str
+    seconds: float
+    watch: LeaseWatch
+    monotonic: Callable[[], float] = time.monotonic
+    has_moved: bool = False
+    _seen: tuple[RunKey, Mapping[str, int]] | None = None
+    _since: float = 0.0
+
+    def __call__(self, holder: RunKey) -> bool:
+        """Return whether the run is over. Call it repeatedly."""
+        if not holder.is_plain:
+            return False
+        leases = self.store.leases(self.pipeline)
+        self.watch.look(leases)
+        seen = holder, {lease.holder: lease.counter for lease in leases}
+        self.has_moved = self._seen not in (None, seen)
+        if seen != self._seen:
+            self._seen, self._since = seen, self.monotonic()
+        return self.monotonic() - self._since >= self.seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 
 import airflow_ft
 from airflow_ft.pipeline.resolved import resolve
-from airflow_ft.pipeline.run import Abandoned, PlainRun, new_run_id
+from airflow_ft.pipeline.run import PlainRun, new_run_id
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.pipeline.steps import request
 from airflow_ft.protocol import steps
@@ -23,7 +23,7 @@ from airflow_ft.protocol.errors import (
     StorageUnavailableError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.lease import LeaseWatch, Worker, take_epoch
+from airflow_ft.protocol.lease import Abandoned, LeaseWatch, Worker, take_epoch
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.overview import Condition
 from airflow_ft.store import open_store

@@ -22,6 +22,7 @@ from airflow_ft.clients import s3
 from airflow_ft.protocol.arguments import check_known, check_texts, check_type, is_resolved_later, is_template, shown
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.secrets import safe_uri
 from airflow_ft.sinks.base.settings import refuse_jinja, shared_setting
 
 _LONGEST_NAME = 60
@@ -52,10 +53,9 @@ def conn_id_of(setting: str, plan: ParticipantPlan) -> str:
 def check_bucket(place: str, folders: str = "[^/]+") -> None:
     """ConfigurationError for a place in S3 that cannot be one, or where its client is lacking."""
     if not re.fullmatch(rf"s3://([\w.-]+@)?[a-z0-9][a-z0-9.-]+(/{folders})+/?", place):
-        shown = re.sub("//.*@", "//...@", place)  # there may be keys in it
-        what = f"{shown!r} is not a folder in a bucket."
+        what = f"{safe_uri(place)!r} is not a folder in a bucket."
         remedy = "Give s3://BUCKET/FOLDER, or s3://CONNECTION@BUCKET/FOLDER with the id of an Airflow connection."
-        raise ConfigurationError(what, code="path_invalid", remedy=remedy, path=shown)
+        raise ConfigurationError(what, code="path_invalid", remedy=remedy, path=safe_uri(place))
     check_client(place)
 
 
@@ -89,9 +89,9 @@ def check_sink(sink: Any, place: str, example: str) -> None:
         remedy = "Use only letters, digits, '_', '-' and '.' in name."
         raise ConfigurationError(what, code="name_invalid", remedy=remedy, argument="name", value=name)
     if not is_late(at) and {".", ".."} & set(str(at).split("/")):
-        what = f"{of}: {place} is {at!r}. Two spellings of one place would be two sinks."
+        what = f"{of}: {place} is {safe_uri(str(at))!r}. Two spellings of one place would be two sinks."
         remedy = f"Write {place} without '.' and '..'."
-        raise ConfigurationError(what, code="path_invalid", remedy=remedy, argument=place, path=str(at))
+        raise ConfigurationError(what, code="path_invalid", remedy=remedy, argument=place, path=safe_uri(str(at)))
     if is_late(at) and not name:
         raise ConfigurationError(
             f"{of}: {place} is {shown(at)}, which is known only in a run. The sink needs a name, because tasks are"
@@ -127,12 +127,13 @@ def check_path(sink: Any, remedy: str) -> None:
 
 def unusable(sink: Any, what: str, remedy: str) -> ConfigurationError:
     """Return the error for a table's folder that cannot be one."""
+    table = safe_uri(sink.table)
     return ConfigurationError(
-        f"table of {type(sink).__name__} is {sink.table!r}, which {what}.",
+        f"table of {type(sink).__name__} is {table!r}, which {what}.",
         code="path_invalid",
         remedy=remedy,
         argument="table",
-        value=sink.table,
+        value=table,
     )
 
 

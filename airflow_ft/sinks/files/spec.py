@@ -11,6 +11,7 @@ from airflow_ft.protocol.argument_names import by_name
 from airflow_ft.protocol.arguments import check_text, check_type, is_template
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
+from airflow_ft.protocol.secrets import safe_uri
 from airflow_ft.sinks.base.places import (
     check_bucket,
     check_client,
@@ -114,8 +115,9 @@ class FilesSink:
                 raise _invalid("file_bytes", self.file_bytes, what, "Give 128 << 20, for example: 128 MB.")
 
     def _path_invalid(self, what: str, remedy: str) -> ConfigurationError:
+        folder = safe_uri(self.folder)
         return ConfigurationError(
-            f"{self.folder!r} {what}.", code="path_invalid", remedy=remedy, argument="folder", path=self.folder
+            f"{folder!r} {what}.", code="path_invalid", remedy=remedy, argument="folder", path=folder
         )
 
     def _check_format(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from airflow_ft import FilesSink, SqliteSink
+from airflow_ft import DeltaSink, FilesSink, PaimonSink, SqliteSink
 from airflow_ft.pipeline.templates import declared, rebuild
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
@@ -62,6 +63,21 @@ def test_what_each_sink_of_places_refuses_is_named(settings: dict[str, Any], nam
     with pytest.raises(ConfigurationError) as caught:
         FilesSink(**{"folder": "/data/orders", **settings})
     assert named in caught.value.headline
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3a"])
+def test_no_key_in_a_place_is_shown(scheme: str) -> None:
+    place = f"{scheme}://AKIA1:hid/den@bucket/x"
+    for refused in (
+        lambda: FilesSink(folder=place),
+        lambda: FilesSink(folder=f"{place}/../y"),
+        lambda: DeltaSink(table=place),
+        lambda: PaimonSink(table=place),
+    ):
+        with raises(ConfigurationError, "path_invalid") as caught:
+            refused()
+        assert caught.error is not None
+        assert not re.search("AKIA1|den", f"{caught.error!r} {caught.error.args} {caught.error.fields}")
 
 
 def test_a_stored_plan_for_s3_with_larger_files_opens() -> None:
