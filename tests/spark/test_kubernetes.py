@@ -98,3 +98,13 @@ def test_doctor_asks_the_cluster(master: str) -> None:
         return check.verdict
 
     assert (verdict(IMAGE), verdict({})) == (Verdict.OK, Verdict.PROBLEM)
+
+
+@pytest.mark.parametrize(("server", "own"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+def test_an_ipv6_address_of_the_driver_has_brackets(server: str, own: str) -> None:
+    host = f"[{server}]" if ":" in server else server
+    try:
+        socket.create_server((server, 0), family=socket.AF_INET6 if ":" in server else socket.AF_INET).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    assert settings(f"k8s://https://{host}:6443", {})[DRIVER_HOST] == own

@@ -21,13 +21,14 @@ from airflow_ft.protocol.errors import (
     RestartsExhaustedError,
     StageError,
 )
-from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.model import RunKey, SparkPosition
 from airflow_ft.protocol.restart import FixedDelay
 from airflow_ft.spark.private import private_folder, write
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.session.submit import END, RESULT, START
+from airflow_ft.spark.session.submit import END, RESULT, SESSION, START
+from airflow_ft.spark.state.settings import FORMAT
 from airflow_ft.spark.task import shared
 from airflow_ft.spark.task.launcher import run_stage
 from airflow_ft.spark.task.shared import DIED, ENDED_BY_OTHER, WAIT, SharedDriver, SharedStream
@@ -110,6 +111,19 @@ def test_streams_in_one_process_keep_their_own_lines_and_ends(world: World) -> N
     assert world.said[1:] == ["half a line of the JVM"] * 2
     with private_folder() as folder, pytest.raises(StageError):
         world.start("waits", folder)  # the task ends
+
+
+def test_each_stream_of_a_group_has_its_own_state_format(world: World) -> None:
+    old, new = [], []
+    for kept, found in (("1", old), ("2", new)):
+        with private_folder() as folder, pytest.MonkeyPatch.context() as patch:
+            patch.setattr("airflow_ft.spark.session.submit.commit_format", lambda base, kept=kept: base and kept)
+            stream = world.start("waits", folder, master="spark://host:7077", base=SparkPosition(str(folder), 3))
+            found.append(json.loads((folder / SESSION).read_text()).get(FORMAT))
+            stream.end()
+            _waited(stream)
+    assert (old, new) == ([None], ["2"])
+    assert FORMAT not in world.group._conf, "else the sessions would inherit it"
 
 
 def test_a_new_process_follows_one_that_died(world: World) -> None:

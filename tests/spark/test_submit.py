@@ -421,6 +421,15 @@ def test_what_ended_a_driver_too_early_is_told_by_its_lines(line: str, code: str
     assert symptoms.code == code and expected in symptoms.what and bool(symptoms.remedy) is bool(code)
 
 
+def test_a_cause_that_a_driver_survived_is_not_blamed() -> None:
+    symptoms = Symptoms()
+    symptoms.look("java.lang.OutOfMemoryError: Java heap space")
+    symptoms.survived()
+    assert (symptoms.code, symptoms.what, symptoms.remedy) == ("", "", "")
+    symptoms.look("JAVA_HOME is not set")
+    assert symptoms.code == "java_unfit"
+
+
 def test_a_user_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "user" not in {check.name for check in examine_spark("local[*]", ())}
     monkeypatch.setattr(os, "getuid", lambda: 1_234_567_890)

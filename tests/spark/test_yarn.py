@@ -1,6 +1,7 @@
 """The cluster of the master `yarn`, as $HADOOP_CONF_DIR describes it."""
 
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,15 @@ import pytest
 from airflow_ft.protocol.doctor import Check
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.spark.session.connector import installed_version
-from airflow_ft.spark.session.yarn import FOLDERS, WEB, HadoopConfiguration, is_yarn, require_cluster, unknown_queue
+from airflow_ft.spark.session.yarn import (
+    FOLDERS,
+    WEB,
+    HadoopConfiguration,
+    is_yarn,
+    queues,
+    require_cluster,
+    unknown_queue,
+)
 from airflow_ft.spark.session.yarn_archive import upload
 from airflow_ft.spark.task.doctor import examine_spark
 from tests.raising import raises
@@ -114,6 +123,21 @@ def test_doctor_checks_the_cluster_and_warns_of_jar_uploads(
         found = _examined({"spark.yarn.archive": f"hdfs:///spark-{version}-{'0a' * 8}.zip"})
         assert found["spark jars"].verdict == verdict
     assert not {"yarn", "spark jars"} & {check.name for check in examine_spark("local[*]", [])}
+
+
+def test_a_page_that_does_not_speak_http_lists_no_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+
+        def answer() -> None:
+            with closing(server.accept()[0]) as connection:
+                connection.recv(65536)
+                connection.sendall(b"\x15\x03\x03\x00\x02\x02\x28\r\n")  # an alert of TLS
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        configure(monkeypatch, tmp_path, {WEB: f"127.0.0.1:{server.getsockname()[1]}"})
+        assert queues(HadoopConfiguration({})) == []
+        answering.join()
 
 
 def test_an_archive_belongs_on_hdfs(tmp_path: Path) -> None:

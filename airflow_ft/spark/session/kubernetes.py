@@ -93,11 +93,14 @@ def require_cluster(master: str, conf: Mapping[str, str], pipeline: str = "") ->
 
 
 def _own_address(host: str, port: int) -> str:
-    """Return the address by which this machine, or pod, reaches a server: nothing is sent."""
+    """Return the address by which this machine, or pod, reaches a server: nothing is sent. Spark wants brackets around
+    an IPv6 address.
+    """
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
-        return str(probe.getsockname()[0])
+        own = str(probe.getsockname()[0])
+    return f"[{own}]" if family == socket.AF_INET6 else own
 
 
 def _own_namespace() -> str:

@@ -12,6 +12,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -131,7 +132,7 @@ def queues(found: HadoopConfiguration) -> list[str]:
             page = f"http://{host}:{port}/ws/v1/cluster/scheduler"
             with urllib.request.urlopen(page, timeout=_SECONDS) as answer:  # always http
                 data = json.load(answer)["scheduler"]["schedulerInfo"]
-        except (OSError, ValueError, KeyError, TypeError):  # another scheduler, or a page that wants a login
+        except (OSError, HTTPException, ValueError, KeyError, TypeError):  # another scheduler, or a login, or TLS
             continue
         return list(_leaves(data))
     return []

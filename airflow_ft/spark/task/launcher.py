@@ -117,6 +117,7 @@ def run_stage(
             match = _PUBLISHED.match(line)
             if match:
                 on_publish()
+                symptoms.survived()
                 if standby is not None:
                     standby.keep(request)
             if failure := FAILURE.match(line):

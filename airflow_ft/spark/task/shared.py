@@ -46,6 +46,7 @@ from airflow_ft.spark.session.submit import (
     write_main,
     write_program,
 )
+from airflow_ft.spark.state.settings import FORMAT
 from airflow_ft.spark.task.beginning import Beginning
 from airflow_ft.spark.task.hung import of_group
 from airflow_ft.spark.task.story import Story
@@ -286,6 +287,8 @@ class SharedDriver:
             try:
                 folder = stack.enter_context(private_folder())
                 self._conf = settings(request, folder)
+                # Of each stream's state. From the JVM it would pass on to a session whose stream has the other format.
+                self._conf.pop(FORMAT, None)
                 write(folder / PROPERTIES, properties(self._conf))
                 write_program(folder, "airflow_ft.spark.driver.group", str(folder), request.master)
                 driver = Driver(submit(folder, str(folder / MAIN)), environment(request))

@@ -46,12 +46,15 @@ _CAUSES = (
 class Symptoms:
     """Look at a driver's lines. The first one that shows a cause sets `code`, `what` and `remedy`."""
 
-    code = ""
-    what = ""
-    remedy = ""
+    def __init__(self) -> None:
+        self.survived()
+
+    def survived(self) -> None:
+        """Forget a cause: the driver works on, so it will not end of that."""
+        self.code = self.what = self.remedy = ""
 
     def look(self, line: str) -> None:
-        """Takes a line into account."""
+        """Take a line into account."""
         if self.what:
             return
         for pattern, code, what, remedy in _CAUSES:
