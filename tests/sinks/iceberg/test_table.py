@@ -390,6 +390,24 @@ def test_the_new_name_of_a_renamed_column_is_said(world: World) -> None:
     assert not any("renamed" in each.fields for each in problems(world, plan))
 
 
+@pytest.mark.parametrize("decides", [True, False])
+def test_a_required_column_of_a_mapped_table_takes_rows(world: World, decides: bool) -> None:
+    """Spark's `migrate` and `add_files` give such tables a name mapping."""
+    schema = Schema(NestedField(1, "id", LongType(), required=True), NestedField(2, "text", StringType()))
+    mapping = {"schema.name-mapping.default": schema.name_mapping.model_dump_json()}
+    target = table_of(world)
+    with closing(target.catalog()) as catalog:
+        catalog.create_namespace(target.space)
+        catalog.create_table(target.sink.identifier, schema=schema, properties=mapping)
+    world.commit_point = decides
+    world.deliver(world.plan(pa.table({"id": [1, 2], "text": ["a", None]})))
+    world.shows([1, 2])
+    world.commit_point = False
+    empty = world.plan(pa.table({"id": pa.array([None], pa.int64()), "text": ["c"]}))
+    with raises(DeclinedError, "null_refused"):
+        world.prepare(empty)
+
+
 def test_a_name_mapping_that_others_change_is_no_longer_used(world: World) -> None:
     world.deliver(world.plan())
     name = "schema.name-mapping.default"
