@@ -131,6 +131,10 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
         OvertakenError as above, also if another process has replaced the document of `group`.
         """
 
+    def _written(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of such rows that the table gets."""
+        return schema
+
     def _require_beginning(self) -> None:
         """Raise what speaks against a first delivery here."""
 
@@ -184,7 +188,8 @@ class TableParticipant(DocumentParticipant[tuple[V, S, str]], Generic[V, S]):
         """See `airflow_ft.protocol.participant.Judging`. Judges no rows with columns that `prepare` is to add."""
         with self._translated_errors():
             there = self._newest()
-            if there is not None and not any(lacking(each, there.columns or ()) for each in self._schemas(readers)):
+            schemas = map(self._written, self._schemas(readers))
+            if there is not None and not any(lacking(each, there.columns or ()) for each in schemas):
                 self._staged(there, self._group(pipeline), (0, 0)).try_out(readers)
 
     def _insert(

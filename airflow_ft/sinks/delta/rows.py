@@ -142,9 +142,10 @@ def statistics(footer: pq.FileMetaData, finite: set[str]) -> str:
     plain = {item.name for item in list(schema)[:_INDEXED] if not pa.types.is_nested(item.type)}
     found: dict[str, list[Any]] = {}
     for group in map(footer.row_group, range(footer.num_row_groups)):
-        for chunk in map(group.column, range(group.num_columns)):
-            if chunk.path_in_schema in plain:
-                found.setdefault(chunk.path_in_schema, []).append((chunk.statistics, group.num_rows))
+        for index, chunk in enumerate(map(group.column, range(group.num_columns))):
+            name = footer.schema.column(index).name  # of a nested column only the last part of its path
+            if name == chunk.path_in_schema and name in plain:
+                found.setdefault(name, []).append((chunk.statistics, group.num_rows))
     least, most, nulls = {}, {}, {}
     for name, groups in found.items():
         if all(known is not None and known.has_null_count for known, _ in groups):

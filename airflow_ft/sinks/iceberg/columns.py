@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -12,10 +13,10 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.transforms import IdentityTransform, Transform, parse_transform
 from pyiceberg.types import DoubleType, FloatType, IcebergType, PrimitiveType
 
-from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
 from airflow_ft.sinks.base import table_columns
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.table_columns import Column, Format, declined, other_partitions, required_parts
+from airflow_ft.sinks.base.table_columns import Column, Format, declined, lacking, other_partitions, required_parts
 from airflow_ft.sinks.iceberg.spec import PARTITION, IcebergSink
 
 _SMALL = re.compile(r"(?<![^:<,])(tinyint|smallint)(?=[,>]|$)")  # a type, and no name of a field
@@ -50,10 +51,15 @@ def partition(schema: Schema, by: Sequence[str]) -> PartitionSpec:
     fields = []
     for index, one in enumerate(by):
         column, transform = _parsed(one)
-        name = column if isinstance(transform, IdentityTransform) else f"{column}_{str(transform).partition('[')[0]}"
         source = schema.find_field(column, case_sensitive=False)
+        name = _field_name(column, transform)
         fields.append(PartitionField(source.field_id, PARTITION_FIELD_ID_START + index, transform, name))
     return PartitionSpec(*fields)
+
+
+def _field_name(column: str, transform: Transform[object, object]) -> str:
+    """Return the name of a partition, as Spark gives it."""
+    return column if isinstance(transform, IdentityTransform) else f"{column}_{str(transform).partition('[')[0]}"
 
 
 def _parsed(one: str) -> tuple[str, Transform[object, object]]:
@@ -83,6 +89,17 @@ def schema_problems(
         return
     yield from FORMAT.unfit(sink.table, schema, of_table(there), name, evolves=sink.schema_evolution)
     assert spec is not None
+    if sink.schema_evolution:
+        partitions = {field.name for field in spec.fields}
+        yield from (_taken(each, name) for each in lacking(schema, of_table(there)).names if each in partitions)
+    for twice in _repeated([str(there.find_column_name(field.source_id)) for field in spec.fields]):
+        yield UnfitTargetError(
+            f"the table is partitioned by column {twice!r} more than once, which pyiceberg cannot write.",
+            code="partition_unfit",
+            remedy="Deliver into another table.",
+            sink=name,
+            partitions=[each.name for each in spec.fields],
+        )
     for field in spec.fields:
         column = there.find_column_name(field.source_id)
         kind = there.find_type(field.source_id)
@@ -104,14 +121,30 @@ def schema_problems(
 def _unpartitionable(sink: IcebergSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
     names = {field.name.lower(): field for field in schema}
     made = new_schema(schema)
-    for one in sink.partition_by:
-        column, transform = _parsed(one)
+    wanted = [_parsed(one) for one in sink.partition_by]
+    for twice in _repeated([column for column, _ in wanted]):
+        what = f"partition_by has column {twice!r} more than once, which pyiceberg cannot write."
+        yield declined(what, "partition_unfit", "Keep one partition of each column.", name, twice)
+    for column, transform in wanted:
         if column.lower() not in names:
             yield missing_in_rows(column, "partition_by", schema.names).located(sink=name)
             continue
         if not _divides(transform, made.find_type(column, case_sensitive=False)):
             what = f"a column of type {names[column.lower()].type} cannot be partitioned by {transform}."
             yield declined(what, "partition_unfit", "Partition by another column or transform.", name, column)
+        elif not isinstance(transform, IdentityTransform) and (taken := _field_name(column, transform)) in schema.names:
+            yield _taken(taken, name)
+
+
+def _taken(column: str, name: str) -> DeclinedError:
+    what = f"a partition of the table has the name {column!r}, so no column can have it."
+    return declined(what, "partition_unfit", f"Rename column {column!r} in the job.", name, column)
+
+
+def _repeated(columns: Sequence[str]) -> list[str]:
+    """Return the columns of several partitions: pyiceberg writes no rows into such a table."""
+    counts = Counter(column.lower() for column in columns)
+    return [column for column, count in counts.items() if count > 1]
 
 
 def _divides(transform: Transform[object, object], kind: IcebergType) -> bool:

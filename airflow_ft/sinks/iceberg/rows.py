@@ -157,6 +157,7 @@ class Rows(TableRows):
         known = reader.statistics(self.sink)
         return (
             super()._fits(reader)
+            and not self._required  # pyiceberg refuses files whose columns may hold NULL, also if they hold none
             and metadata.spec().is_unpartitioned()
             and all(mapped.get(each.field_id) == each for each in metadata.schema().name_mapping)
             and all(_plain(each.type) for each in schema)

@@ -39,7 +39,7 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
         return Layout(sink.partition_by, sink.primary_key, Buckets(count, sink.bucket_key))
 
     def _made(self, schema: pa.Schema | None) -> Version:
-        return Version.made(self.place, written(self.sink, schema) if schema is not None else None, self._layout)
+        return Version.made(self.place, self._written(schema) if schema is not None else None, self._layout)
 
     def _ledger(self, version: Version, group: str) -> Ledger:
         self._read = version.ledger(group)
@@ -57,7 +57,10 @@ class PaimonParticipant(TableParticipant[Version, Rows]):
 
     def _evolve(self, version: Version, group: str, schema: pa.Schema) -> bool:
         assert self._read is not None  # the step has read it
-        return version.evolve(written(self.sink, schema), self._layout, self._read)
+        return version.evolve(self._written(schema), self._layout, self._read)
+
+    def _written(self, schema: pa.Schema) -> pa.Schema:
+        return written(self.sink, schema)
 
     def _require_beginning(self) -> None:
         self.place.require_links()

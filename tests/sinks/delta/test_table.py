@@ -95,6 +95,16 @@ def test_one_commit_holds_the_marker_and_the_logs_own_file(tmp_path: Path) -> No
     assert json.loads(last.splitlines()[0])["commitInfo"]["airflow_ft"]["checkpoint"] == 1
 
 
+@pytest.mark.parametrize("inner", [[100, None], ["x", None]], ids=["numbers", "texts"])
+def test_a_column_has_no_bounds_of_a_part_of_another(tmp_path: Path, inner: list[Any]) -> None:
+    """In Parquet, column `a.b` and part `b` of column `a` have one path."""
+    world = world_of(tmp_path)
+    world.deliver(world.plan(pa.table({"id": [1, 2], "a.b": [1, 2], "a": [{"b": each} for each in inner]})))
+    [stats] = [json.loads(each["add"]["stats"]) for each in log_of(world) if "add" in each]
+    assert (stats["minValues"], stats["maxValues"]) == ({"id": 1, "a.b": 1}, {"id": 2, "a.b": 2})
+    assert stats["nullCount"] == {"id": 0, "a.b": 0}
+
+
 def test_bounds_to_the_ends_of_time_are_right_or_left_out(tmp_path: Path) -> None:
     """A bound is rounded away from the values, and there is none behind the last moment of Python's last year."""
     last, first = datetime(9999, 12, 31, 23, 59, 59, 999_999), datetime(1, 1, 1)

@@ -40,6 +40,7 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.iceberg.catalog import Connected
+from airflow_ft.sinks.iceberg.columns import partition
 from airflow_ft.sinks.iceberg.connection import properties, secrets
 from airflow_ft.sinks.iceberg.lineage import dataset, place
 from airflow_ft.sinks.iceberg.requirements import required, schema_problems
@@ -390,6 +391,24 @@ def test_the_new_name_of_a_renamed_column_is_said(world: World) -> None:
     assert not any("renamed" in each.fields for each in problems(world, plan))
 
 
+@pytest.mark.parametrize("decides", [True, False])
+def test_a_required_column_of_a_mapped_table_takes_rows(world: World, decides: bool) -> None:
+    """Spark's `migrate` and `add_files` give such tables a name mapping."""
+    schema = Schema(NestedField(1, "id", LongType(), required=True), NestedField(2, "text", StringType()))
+    mapping = {"schema.name-mapping.default": schema.name_mapping.model_dump_json()}
+    target = table_of(world)
+    with closing(target.catalog()) as catalog:
+        catalog.create_namespace(target.space)
+        catalog.create_table(target.sink.identifier, schema=schema, properties=mapping)
+    world.commit_point = decides
+    world.deliver(world.plan(pa.table({"id": [1, 2], "text": ["a", None]})))
+    world.shows([1, 2])
+    world.commit_point = False
+    empty = world.plan(pa.table({"id": pa.array([None], pa.int64()), "text": ["c"]}))
+    with raises(DeclinedError, "null_refused"):
+        world.prepare(empty)
+
+
 def test_a_name_mapping_that_others_change_is_no_longer_used(world: World) -> None:
     world.deliver(world.plan())
     name = "schema.name-mapping.default"
@@ -475,6 +494,47 @@ def test_partitions_that_cannot_be_are_refused(tmp_path: Path, by: str, column: 
         with raises(DeclinedError, code, sink=SINK):
             world.prepare(plan)
         assert [each.code for each in problems(world, plan)] == [code]
+
+
+@pytest.mark.parametrize(
+    ("by", "column"),
+    [
+        (["bucket(4, id)", "bucket(8, id)"], "id"),
+        (["bucket(4, id)", "truncate(2, ID)"], "id"),
+        (["id", "bucket(4, id)"], "id"),
+        (["day(at)", "at"], "at"),
+        (["year(at)", "month(at)"], "at"),
+        (["day(at)"], "at_day"),
+    ],
+)
+def test_lists_that_pyiceberg_cannot_write_are_refused(tmp_path: Path, by: list[str], column: str) -> None:
+    """Else a table is made that takes no rows, or each try of the step fails."""
+    given = pa.table({"id": [1], "at": [NOON]})
+    if column == "at_day":
+        given = given.append_column(column, pa.array(["x"]))
+    with closing(world_of(tmp_path, partition_by=by)) as world:
+        plan = world.plan(given)
+        assert [(each.code, each.column) for each in problems(world, plan)] == [("partition_unfit", column)]
+        with raises(DeclinedError, "partition_unfit", sink=SINK, column=column):
+            world.prepare(plan)
+
+
+def test_a_table_with_two_partitions_of_a_column_is_refused(world: World) -> None:
+    with closing(table_of(world).catalog()) as catalog:
+        catalog.create_namespace(table_of(world).space)
+        schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "text", StringType()))
+        spec = partition(schema, ["id", "bucket(4, id)"])
+        catalog.create_table(table_of(world).sink.identifier, schema, partition_spec=spec)
+    with raises(UnfitTargetError, "partition_unfit", sink=SINK):
+        world.prepare(world.plan())
+
+
+def test_no_added_column_has_the_name_of_a_partition(tmp_path: Path) -> None:
+    given = pa.table({"id": [1], "at": [NOON]})
+    with closing(world_of(tmp_path, partition_by=["day(at)"], schema_evolution=True)) as world:
+        world.deliver(world.plan(given))
+        with raises(DeclinedError, "partition_unfit", sink=SINK, column="at_day"):
+            world.prepare(world.plan(given.append_column("at_day", pa.array(["x"]))))
 
 
 def test_columns_that_differ_only_in_case(world: World) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
+from airflow_ft.protocol.participant import Judging
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.paimon import keyed_rows, verify
 from airflow_ft.sinks.paimon.binary_row import decoded
@@ -113,6 +114,18 @@ def test_rows_without_a_key_or_a_known_kind_are_refused(tmp_path: Path) -> None:
     assert caught.error.fields["path"] in caught.error.what
     proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
     assert proof.counts == {SINK: 1} and current(world) == {1: "a"}
+
+
+@pytest.mark.parametrize("row", [("insert", None, "a"), ("upserted", 2, "a")])
+def test_a_dry_run_judges_rows_with_a_kind_of_change(tmp_path: Path, row: Change) -> None:
+    world = keyed(tmp_path)
+    good, bad = world.plan(changes(("insert", 1, "a"))), world.plan(changes(row))
+    world.deliver(good)
+    participant = world.participant(bad)
+    assert isinstance(participant, Judging)
+    participant.judge(world.pipeline, [open_wal().open(each) for each in good.segments])
+    with raises(DeclinedError, "null_refused" if row[1] is None else "row_refused", sink=SINK):
+        participant.judge(world.pipeline, [open_wal().open(each) for each in bad.segments])
 
 
 def test_partitions_and_buckets_by_a_part_of_the_key(tmp_path: Path) -> None:
