@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -64,3 +66,26 @@ class Ahead(Generic[T]):
     def close(self) -> None:
         """Wait for the item in progress, and start no other."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def kept_awake(items: Iterator[T], ask: Callable[[], object], each: float, most: float) -> Generator[T]:
+    """Yield the items, which a thread makes ahead. Close the generator after use.
+
+    Calls `ask` in the caller's thread about every `each` seconds, so that the server does not end the caller's session
+    while it sends nothing for the items, slow or many. If one item takes longer than `most` seconds, the log may hang:
+    then it no longer asks, so that the server ends the session and frees its locks.
+    """
+    with closing(Ahead(items)) as made:
+        asked = time.monotonic()
+        while True:
+            until, is_made = time.monotonic() + most, False
+            while not is_made and time.monotonic() < until:
+                is_made = made.ready(max(0.0, asked + each - time.monotonic()))
+                if time.monotonic() >= asked + each:
+                    ask()
+                    asked = time.monotonic()
+            try:
+                item = next(made)
+            except StopIteration:
+                return
+            yield item

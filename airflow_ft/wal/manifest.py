@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
@@ -132,6 +133,7 @@ def encode_schema(schema: pa.Schema) -> str:
     return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
 
 
+@lru_cache(64)  # the segments of a plan have few
 def decode_schema(text: str) -> pa.Schema:
     """The inverse of `encode_schema`."""
     import pyarrow as pa

@@ -108,8 +108,8 @@ def tombstone_of_the_whole_alone(change: Change) -> None:
 
 @defect(LOST, "I2 I6")
 def whole_marker_before_all_branches_stand(change: Change) -> None:
-    def none_missing(self: BranchedParticipant, plan: Any, fence: Fence, missing: Any) -> None:
-        deliver(self, plan, fence, missing[:1])
+    def none_missing(self: BranchedParticipant, plan: Any, fence: Fence, missing: Any, opened: Any) -> None:
+        deliver(self, plan, fence, missing[:1], opened)
 
     def whatever(self: BranchedParticipant, session: Any, plan: Any, fence: Fence, expected: Any, detail: Any) -> Any:
         visible = self._visible_branches(session, self._ledger(plan.pipeline), plan, fence)
@@ -137,8 +137,8 @@ def branch_delivered_again_under_a_place_that_is_taken(change: Change) -> None:
     """A branch that is visible is sent again with those that were lost, whatever holds the place of its marker."""
     take, deliver = Ledger.take_place, BranchedParticipant._deliver_branches
 
-    def all_of_them(self: BranchedParticipant, plan: Any, fence: Fence, _: Any) -> None:
-        deliver(self, plan, fence, self._slices(plan))
+    def all_of_them(self: BranchedParticipant, plan: Any, fence: Fence, _: Any, opened: Any) -> None:
+        deliver(self, plan, fence, self._slices(plan), opened)
 
     change(Ledger, "take_place", lambda *args: take(*args) or True)
     change(BranchedParticipant, "_deliver_branches", all_of_them)

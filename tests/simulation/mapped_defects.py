@@ -70,12 +70,12 @@ def rows_divided_otherwise_by_a_load(change: Change) -> None:
     """R17: the label of a branch says which rows it has, in every process."""
     load, slices = SharedXaParticipant.load, XaParticipant._slices
 
-    def turned(self: SharedXaParticipant, plan: Any) -> Any:
-        parts = slices(self, plan)
+    def turned(self: SharedXaParticipant, plan: Any, opened: Any) -> Any:
+        parts = slices(self, plan, opened)
         return [replace(part, label=other.label) for part, other in zip(parts, reversed(parts), strict=True)]
 
     def loading(self: SharedXaParticipant, plan: Any, fence: Fence, notes: Any, branch: str) -> bool:
-        self._slices = lambda plan: turned(self, plan)  # type: ignore[method-assign]
+        self._slices = lambda plan, opened=None: turned(self, plan, opened)  # type: ignore[method-assign]
         return load(self, plan, fence, notes, branch)
 
     change(SharedXaParticipant, "load", loading)

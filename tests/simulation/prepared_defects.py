@@ -70,12 +70,12 @@ def rows_of_a_prepared_branch_divided_otherwise_by_a_load(change: Change) -> Non
     """R17: the label of a branch says which rows it has, in every process."""
     load, slices = BranchedParticipant.load, BranchedParticipant._slices
 
-    def turned(self: Any, plan: Any) -> Any:
-        parts = slices(self, plan)
+    def turned(self: Any, plan: Any, opened: Any) -> Any:
+        parts = slices(self, plan, opened)
         return [replace(part, label=other.label) for part, other in zip(parts, reversed(parts), strict=True)]
 
     def loading(self: Any, plan: Any, fence: Fence, notes: Mapping[str, Any], branch: str) -> bool:
-        self._slices = lambda plan: turned(self, plan)
+        self._slices = lambda plan, opened=None: turned(self, plan, opened)
         return load(self, plan, fence, notes, branch)
 
     change(BranchedParticipant, "load", loading)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
-from airflow_ft.sinks.ahead import Ahead, made_of
+from airflow_ft.sinks.ahead import Ahead, kept_awake, made_of
 from tests.raising import raises
 
 
@@ -97,3 +98,42 @@ def test_an_error_is_raised_at_its_item_and_ends_the_work() -> None:
             taken.append(item)
     assert raised.value and raised.value.args == ("2",)
     assert taken == [0, 1] and max(begun) < 7
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_session_is_kept_awake_while_items_are_made(slow: bool) -> None:
+    asked: list[int] = []
+    enough = threading.Event()
+
+    def ask() -> None:
+        asked.append(1)
+        if len(asked) == 3:
+            enough.set()
+
+    def made() -> Iterator[int]:
+        until = time.monotonic() + 30
+        if slow:
+            enough.wait(30)
+        while not enough.is_set() and time.monotonic() < until:
+            yield 1
+        yield 2
+
+    with closing(kept_awake(made(), ask, each=0.01, most=30)) as items:
+        assert [*items][-1] == 2
+    assert enough.is_set()
+
+
+def test_the_session_of_a_log_that_hangs_is_given_up() -> None:
+    asked: list[int] = []
+    many = threading.Event()
+
+    def ask() -> None:
+        asked.append(1)
+        if len(asked) == 1_000:
+            many.set()
+
+    def made() -> Iterator[bool]:
+        yield many.wait(0.3)
+
+    with closing(kept_awake(made(), ask, each=0.0001, most=0.01)) as items:
+        assert list(items) == [False]

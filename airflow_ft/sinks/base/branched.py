@@ -98,7 +98,7 @@ class BranchedParticipant(BranchSystem[Db]):
             return {**notes, DEFERRED: why}
         with self._asking(fence) as (_, ledger):
             there = self._there_already(ledger, plan, fence)
-        slices = self._slices(plan)
+        slices = self._slices(plan, readers)
         try:
             why = self._hold(plan, fence, [part for part in slices if part.label not in there])
         except Exception:
@@ -113,7 +113,7 @@ class BranchedParticipant(BranchSystem[Db]):
             head = ledger.head()
             self._roll_back(db, plan, fence, floor=head.floor if head is not None else 0)
             notes = {"epoch": fence.epoch, **self._seen(db, readers)}
-            return notes, self._waits(ledger, plan) or self._room(db, len(self._slices(plan)))
+            return notes, self._waits(ledger, plan) or self._room(db, len(self._slices(plan, readers)))
 
     def _waits(self, ledger: BranchLedger, plan: Plan) -> str:
         """Return why the number is not prepared now: an earlier one is not delivered, and nothing is held behind it.
@@ -154,13 +154,14 @@ class BranchedParticipant(BranchSystem[Db]):
 
     def _branch(self, plan: Plan, fence: Fence, part: Slice) -> str:
         """Prepare one branch. Return why the server has no place for it; "": it is prepared."""
+        opening = self._opening(plan)
         with self._branching(fence, part.label) as (db, ledger):
             detail = self._branch_detail(plan, fence, part)
             # A lock time-out where another attempt or session holds the place.
             with self._taking(plan, fence, part.label, lambda other: check_owner(other.head(), fence)):
                 ledger.write_marker(plan, fence, Outcome.COMMITTED, part.rows, detail, part.label)
             self._still_mine(ledger, fence)  # I5: after the place is taken, never before
-            sent = self._insert(db, plan, list(part.readers(self._opened(plan))), None)
+            sent = self._insert(db, plan, list(part.readers(opening.result())), None)
             require_counts(sent, part.rows)
             return self._prepare_branch(db, plan, fence, part.label)
 
@@ -264,12 +265,13 @@ class BranchedParticipant(BranchSystem[Db]):
 
         Each of those takes its own place: a late transaction of the same branch meets it.
         """
+        opening = self._opening(plan)
         with self._writing(fence, plan) as (db, transaction):
             ledger = cast(BranchLedger, transaction)
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=True):
                 return self._current_proof(ledger, plan)
-            slices = self._slices(plan)
+            slices = self._slices(plan, opening.result())
             visible = self._visible(ledger, plan, fence)
             if unknown := sorted(set(visible) - {part.label for part in slices}):
                 what = f"branches of another plan are visible: {', '.join(unknown)}."
@@ -285,10 +287,10 @@ class BranchedParticipant(BranchSystem[Db]):
             fill = partial(self._fill, db, ledger, plan, fence, visible)
             if visible:
                 for part in lost:
-                    of_branches[part.label] = fill(part, list(part.readers(self._opened(plan))), set_aside)
+                    of_branches[part.label] = fill(part, list(part.readers(opening.result())), set_aside)
             else:  # all together, as `_try` has sent them: a deferred constraint may need rows of another branch
                 first, *others = lost
-                of_branches[first.label] = fill(first, self._opened(plan), set_aside)
+                of_branches[first.label] = fill(first, opening.result(), set_aside)
                 for part in others:
                     of_branches[part.label] = fill(part, [], False)
             sent = [rows for rows, _ in of_branches.values()]
@@ -390,9 +392,6 @@ class BranchedParticipant(BranchSystem[Db]):
 
     # --- shared --------------------------------------------------------------------------------------------------
 
-    def _slices(self, plan: Plan) -> list[Slice]:
-        """Return the branches of a plan: the same each time."""
-        return divide(self._opened(plan), plan.participant(self.name).sinks, self._width)
-
-    def _opened(self, plan: Plan) -> list[Any]:
-        return [self.wal.open(segment) for segment in plan.segments]
+    def _slices(self, plan: Plan, opened: Sequence[SegmentReader] | None = None) -> list[Slice]:
+        """Return the branches of a plan: the same each time. `opened` are its segments, if they are open."""
+        return divide(opened or self._readers(plan), plan.participant(self.name).sinks, self._width)

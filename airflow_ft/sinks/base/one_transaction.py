@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -163,11 +164,12 @@ class TransactionParticipant(ABC, Generic[Db]):
 
     def _deliver(self, plan: Plan, fence: Fence, set_aside: bool, more: Mapping[str, Any]) -> Proof:
         dead_letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
+        opening = self._opening(plan)
         with self._writing(fence, plan) as (db, ledger):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=True):
                 return self._current_proof(ledger, plan)
-            counts = self._insert(db, plan, [self.wal.open(segment) for segment in plan.segments], dead_letters)
+            counts = self._insert(db, plan, opening.result(), dead_letters)
             detail = self._detail(plan, fence) | dict(more)
             if dead_letters is not None:  # durable before COMMIT, and named by the marker
                 detail |= set_aside_detail(dead_letters.write())
@@ -240,6 +242,23 @@ class TransactionParticipant(ABC, Generic[Db]):
 
     # --- what the steps share ------------------------------------------------------------------------------------
 
+    def _readers(self, plan: Plan) -> list[SegmentReader]:
+        """Open a plan's segments. Each of them may be a request to a remote store, so hold no session meanwhile."""
+        return [self.wal.open(segment) for segment in plan.segments]
+
+    def _opening(self, plan: Plan) -> Future[list[SegmentReader]]:
+        """Open a plan's segments before a session begins, which would idle meanwhile and lock others out.
+
+        Ask for the result once the number is known to be open. It raises what opening raised: the segments of a settled
+        number may be pruned.
+        """
+        opening: Future[list[SegmentReader]] = Future()
+        try:
+            opening.set_result(self._readers(plan))
+        except Exception as error:
+            opening.set_exception(error)
+        return opening
+
     def _remembered(self, ledger: TransactionLedger) -> SinkHead | None:
         return remembered(ledger.head, lambda above: ledger.markers_of_others(above, NO_INSTALLATION))
 
@@ -285,7 +304,7 @@ class OneTransactionParticipant(TransactionParticipant[Db]):
         with self._writing(fence, plan, create=True) as (_, ledger):
             self._begin(ledger, plan, fence)
             self._raised(ledger, fence)
-        readers = [self.wal.open(segment) for segment in plan.segments]  # they exist: no newer attempt has pruned them
+        readers = self._readers(plan)  # they exist: no newer attempt has pruned them
         # It stays raised even if the columns do not fit: no older attempt can write any more.
         with self._writing(fence, plan) as (db, ledger):
             head = self._raised(ledger, fence)

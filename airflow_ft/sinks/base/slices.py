@@ -57,10 +57,16 @@ class Slice:
 
     def readers(self, opened: Iterable[SegmentReader]) -> Iterator[SlicedSegment]:
         """Views of these segments that show this slice only; a segment without a piece is left out."""
+        pieces: dict[tuple[int, str], list[Piece]] = {}  # by segment: a plan may have thousands of them
+        for piece in self.pieces:
+            pieces.setdefault(_key(piece.segment), []).append(piece)
         for reader in opened:
-            pieces = [piece for piece in self.pieces if piece.segment == reader.segment]
-            if pieces:
-                yield SlicedSegment(reader, pieces)
+            if own := pieces.get(_key(reader.segment)):
+                yield SlicedSegment(reader, own)
+
+
+def _key(segment: Segment) -> tuple[int, str]:
+    return segment.number, segment.location
 
 
 def _rows(pieces: Iterable[Piece]) -> dict[str, int]:

@@ -48,9 +48,9 @@ class BranchedParticipant(ServerParticipant):
     def _width(self) -> int:
         return max(sink.branches for sink in self._sinks.values())
 
-    def _slices(self, plan: Plan) -> list[Slice]:
-        """The branches of a plan: the same each time."""
-        return divide(self._opened(plan), self._sinks, self._width)
+    def _slices(self, plan: Plan, opened: Sequence[SegmentReader] | None = None) -> list[Slice]:
+        """Return the branches of a plan: the same each time. `opened` are its segments, if they are open."""
+        return divide(opened or self._readers(plan), self._sinks, self._width)
 
     def _branch_detail(self, session: Session, fence: Fence, part: Slice) -> dict[str, Any]:
         return {
@@ -66,12 +66,14 @@ class BranchedParticipant(ServerParticipant):
     def _insert(
         self, db: Session, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
     ) -> dict[str, int]:
-        return self._send_all(db, plan, readers, self._fitting(db, plan), dead_letters)
+        return self._send_all(db, plan, readers, self._fitting(db, plan, readers), dead_letters)
 
-    def _fill(self, session: Session, plan: Plan, part: Slice, detail: Mapping[str, Any]) -> None:
+    def _fill(
+        self, session: Session, plan: Plan, opened: Sequence[SegmentReader], part: Slice, detail: Mapping[str, Any]
+    ) -> None:
         """Send the rows of a branch whose marker is inserted, and write the server's counts into the marker."""
         refused = self._way.refused(part.label)
-        counts = self._insert(session, plan, list(part.readers(self._opened(plan))), refused)
+        counts = self._insert(session, plan, list(part.readers(opened)), refused)
         if refused is not None:  # durable before COMMIT, and named by the marker
             detail = {**detail, **set_aside_detail(refused.write())}
         ledger = self._ledger(plan.pipeline)
@@ -87,14 +89,16 @@ class BranchedParticipant(ServerParticipant):
             check_marker(marker, plan, fence.installation)
         return found
 
-    def _deliver_branches(self, plan: Plan, fence: Fence, missing: Sequence[Slice]) -> None:
+    def _deliver_branches(
+        self, plan: Plan, fence: Fence, missing: Sequence[Slice], opened: Sequence[SegmentReader]
+    ) -> None:
         """Delivers these branches side by side; the head must name this object's nonce."""
         with closing(self._open()) as session:
-            self._fitting(session, plan, judge=True)
+            self._fitting(session, plan, opened, judge=True)
         side_by_side([partial(self._one_branch, plan, fence, part) for part in missing], BY_GRAVITY)
 
     def _one_branch(self, plan: Plan, fence: Fence, part: Slice) -> None:
-        ledger = self._ledger(plan.pipeline)
+        ledger, opening = self._ledger(plan.pipeline), self._opening(plan)
         with closing(self._open()) as session:
             hold_lock(session, ledger, fence, self._nonce, part.label)
             session.begin()
@@ -102,7 +106,7 @@ class BranchedParticipant(ServerParticipant):
             detail = self._branch_detail(session, fence, part)
             if not ledger.on(session).take_place(plan, fence, Outcome.COMMITTED, detail, part.label):
                 return  # settled: `_conclude` reads the markers
-            self._fill(session, plan, part, detail)
+            self._fill(session, plan, opening.result(), part, detail)
             self._end(session)
 
     # --- the whole ----------------------------------------------------------------------------------------------

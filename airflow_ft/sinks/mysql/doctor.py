@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 
 import pymysql
 
@@ -149,8 +150,11 @@ def _rows(
         def judge(reader: SegmentReader = reader) -> None:
             whole = target.to_judge(session, lambda: Session(connection, Limits()))
             room = session.max_allowed_packet - HEADROOM if sink.strategy == "upsert" else 0
-            for part, view, verdict in judge_segment(session, whole, reader, sink, room):
-                check_rows(part, view, verdict)
+            judged = list(judge_segment(session, whole, reader, sink, room))
+            # The rows take long, and the next check needs the session again.
+            with closing(session.awaiting(starmap(check_rows, judged))) as checks:
+                for _ in checks:
+                    pass
 
         number = reader.segment.number
         exam.passes(f"rows for {where}", f"the table takes those of checkpoint {number}", judge)

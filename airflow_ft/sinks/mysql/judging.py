@@ -90,7 +90,9 @@ class JudgingParticipant(TransactionParticipant[Session]):
         for name, target in targets.items():
             self._known.add(plan.digest, name, target.fingerprint)
 
-    def _fitting(self, session: Session, plan: Plan, *, judge: bool = False) -> dict[str, Target]:
+    def _fitting(
+        self, session: Session, plan: Plan, readers: Sequence[SegmentReader], *, judge: bool = False
+    ) -> dict[str, Target]:
         """The targets inside the delivering transaction: ALTER waits for its end, and the rows fit them.
 
         The vote has judged them by their fingerprint. Where a table was changed since, `judge` compares its rows again,
@@ -113,22 +115,27 @@ class JudgingParticipant(TransactionParticipant[Session]):
         if not changed:
             return targets
         if self._way.dead_letters is not None:  # a person asked for it: rows that do not fit are set aside
-            return {name: self._to_set_aside(session, plan, target) for name, target in targets.items()}
+            return {name: self._to_set_aside(session, readers, target) for name, target in targets.items()}
         if judge:
-            self._judge_again(session, plan, changed, known)
+            self._judge_again(session, plan, readers, changed, known)
         names = ", ".join(str(target.table.name) for target in changed.values())
         raise AnotherWay(
             self._way, f"checkpoint {plan.number}: {names} changed after the vote; comparing the rows again"
         )
 
     def _judge_again(
-        self, session: Session, plan: Plan, targets: Mapping[str, Target], known: Mapping[str, set[str]]
+        self,
+        session: Session,
+        plan: Plan,
+        readers: Sequence[SegmentReader],
+        targets: Mapping[str, Target],
+        known: Mapping[str, set[str]],
     ) -> None:
         """Judges the rows by the tables as they are now. Ends the session."""
         session.close()  # it may hold the head's lock, and looking at tables and rows may take long
         try:
             with closing(self._open()) as other:
-                verdicts = self._verdicts(other, plan, targets, self._opened(plan))
+                verdicts = self._verdicts(other, plan, targets, readers)
             self._check_rows(plan, verdicts, targets)
         except (DeclinedError, UnfitTargetError) as error:
             is_altered = any(known.values()) and error.code != "versions_unread"
@@ -137,9 +144,9 @@ class JudgingParticipant(TransactionParticipant[Session]):
             if firing := triggers_that_fire(target, self._sinks[name]):
                 log.warning("%s: table %s: %s", self.name, target.table.name, firing)
 
-    def _to_set_aside(self, session: Session, plan: Plan, target: Target) -> Target:
+    def _to_set_aside(self, session: Session, readers: Sequence[SegmentReader], target: Target) -> Target:
         """The target as its rows are judged one by one; UnfitTargetError where none of them could go in."""
-        for reader in self._opened(plan):
+        for reader in readers:
             schema = reader.schema(target.sink) if target.sink in reader.sinks() else None
             if schema is not None and schema.names and (problems := schema_problems(target, schema)):
                 raise unfit_since(together(problems))
@@ -156,9 +163,6 @@ class JudgingParticipant(TransactionParticipant[Session]):
     def _path_is_narrow(self, session: Session) -> bool:
         """Return whether a row that fits no INSERT cannot go in at all."""
         return self._path(session) == "insert" and not session.can_load_local
-
-    def _opened(self, plan: Plan) -> list[SegmentReader]:
-        return [self.wal.open(segment) for segment in plan.segments]
 
     def _open(self) -> Session:
         return Session(self._connection, self._limits)

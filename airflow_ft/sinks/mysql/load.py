@@ -191,9 +191,12 @@ class Loader:
             return None if (found := first_refused(rows.slice(middle))) is None else middle + found
 
         first = 0
-        with suppress(pymysql.err.MySQLError, AirflowFtError):
+        with (
+            suppress(pymysql.err.MySQLError, AirflowFtError),
+            closing(self._session.awaiting(self._pieces(reader, target, file))) as pieces,
+        ):
             self._session.run("ROLLBACK TO SAVEPOINT airflow_ft_file")
-            for piece in self._pieces(reader, target, file):
+            for piece in pieces:
                 start = min(piece.num_rows, max(0, before - first))
                 if start and put(piece.slice(0, start)):
                     return ""
@@ -213,10 +216,11 @@ class Loader:
         for file in files:
             first = reader.first_row(target.sink, file) if isinstance(reader, SlicedSegment) else 0
             put = partial(self._put, self._way_of(reader, target, columns), target, columns, file)
-            for piece in self._pieces(reader, target, file):
-                wrong = self._unfit(target, piece) if target.judged_when_sent else {}
-                taken += refused.around(target.sink, reader.segment, file, first, piece, wrong, put)
-                first += piece.num_rows
+            with closing(self._session.awaiting(self._pieces(reader, target, file))) as pieces:
+                for piece in pieces:
+                    wrong = self._unfit(target, piece) if target.judged_when_sent else {}
+                    taken += refused.around(target.sink, reader.segment, file, first, piece, wrong, put)
+                    first += piece.num_rows
         return taken
 
     def _unfit(self, target: Target, rows: pa.RecordBatch) -> dict[int, str]:

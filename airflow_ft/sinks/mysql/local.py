@@ -35,7 +35,7 @@ class LocalParticipant(ServerParticipant):
     def _insert(
         self, db: Session, plan: Plan, readers: Sequence[SegmentReader], dead_letters: Refused | None
     ) -> dict[str, int]:
-        targets = self._fitting(db, plan, judge=True)
+        targets = self._fitting(db, plan, readers, judge=True)
         self._sent = {"server": db.product, "connection": db.id, "path": self._path(db), **self._written(targets)}
         counts = self._send_all(db, plan, readers, targets, dead_letters)
         db.require_begun()

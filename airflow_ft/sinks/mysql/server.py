@@ -95,7 +95,7 @@ class ServerParticipant(JudgingParticipant):
         """Use one session without a transaction. It ends before rows are read, which may take long."""
         self._given = None
         unsafe_allowed = any(sink.allow_unsafe_durability for sink in self._sinks.values())
-        ledger = self._ledger(plan.pipeline)
+        ledger, opening = self._ledger(plan.pipeline), self._opening(plan)
         with closing(self._open()) as session:
             warnings = check_server(session, allow_unsafe_durability=unsafe_allowed)
             created = ensure_ledger(session, ledger)
@@ -120,7 +120,7 @@ class ServerParticipant(JudgingParticipant):
             if notes["path"] == "insert" and not session.is_mariadb and not session.can_load_local:
                 warnings.append("LOAD DATA LOCAL is off: sending rows by INSERT, which costs the server more")
                 log.warning("%s: %s (local_infile)", self.name, warnings[-1])
-            targets, readers = self._targets(session), self._opened(plan)
+            targets, readers = self._targets(session), opening.result()
             self._judged = self._verdicts(session, plan, targets, readers), targets
         return notes | {"warnings": warnings}, readers
 

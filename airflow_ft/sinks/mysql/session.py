@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 import secrets
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pymysql
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
+from airflow_ft.sinks.ahead import kept_awake
 from airflow_ft.sinks.mysql import session_settings
 from airflow_ft.sinks.mysql.arguments import arguments, flag
 from airflow_ft.sinks.mysql.failures import NO_SUCH_SAVEPOINT, Meaning, code_of, meaning
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.mysql.parameters import Parameters
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +261,13 @@ class Session:
     def value(self, sql: str, args: Iterable[Any] | None = None) -> Any:
         """The first value of a query's first row."""
         return self.rows(sql, args)[0][0]
+
+    def awaiting(self, items: Iterator[T]) -> Generator[T]:
+        """Yield the items; a thread makes the next one meanwhile. Close the generator after use.
+
+        Keeps the session awake. Every statement must be answered before the next item is taken.
+        """
+        return kept_awake(items, partial(self.row, "SELECT 1"), self._limits.idle / 4, self._limits.answer)
 
     @property
     def _free(self) -> Any:

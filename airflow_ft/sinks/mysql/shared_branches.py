@@ -94,7 +94,7 @@ class SharedXaParticipant(XaParticipant):
 
         Returns branches that were committed by hand. FencedError when a newer attempt begins meanwhile.
         """
-        ledger = self._ledger(plan.pipeline)
+        ledger, opening = self._ledger(plan.pipeline), self._opening(plan)
         self._given = Vote(self.name, fence.attempt, 0, None, notes)
         with closing(self._open()) as session:
             head = ledger.on(session).head()
@@ -108,12 +108,13 @@ class SharedXaParticipant(XaParticipant):
                 return None
             self._nonce = head.session
             there = self._there_already(plan, fence)  # behind the head: a later `commit` makes branches visible, too
-            lacks = [part for part in self._slices(plan) if part.label in labels and part.label not in there]
+            slices = self._slices(plan, opening.result())
+            lacks = [part for part in slices if part.label in labels and part.label not in there]
             parts = self._parts(plan, fence, lacks)
             self._end_sessions(session, ledger, fence, list(parts))
             lacking = sorted(set(parts) - self._listed(session, ledger, fence).xids)
             if lacking:
-                self._fitting(session, plan, judge=True)
+                self._fitting(session, plan, opening.result(), judge=True)
         self._prepare_side_by_side(plan, fence, parts, lacking)
         return there
 

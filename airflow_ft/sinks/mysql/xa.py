@@ -95,10 +95,10 @@ class XaParticipant(BranchedParticipant):
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         notes = {**super()._vote(plan, fence, readers), "epoch": fence.epoch}
-        slices = self._slices(plan)
+        slices = self._slices(plan, readers)
         there = self._there_already(plan, fence)
         try:
-            self._hold(plan, fence, [part for part in slices if part.label not in there])
+            self._hold(plan, fence, [part for part in slices if part.label not in there], readers)
         except (AirflowFtError, pymysql.err.MySQLError, AnotherWay):
             self._renounce(plan, fence)  # prepared rows lock out others; the next attempt would find them anyway
             raise
@@ -119,12 +119,12 @@ class XaParticipant(BranchedParticipant):
                         self.name, ", ".join(there), plan.number)  # fmt: skip
         return there
 
-    def _hold(self, plan: Plan, fence: Fence, slices: list[Slice]) -> None:
+    def _hold(self, plan: Plan, fence: Fence, slices: list[Slice], readers: Sequence[SegmentReader]) -> None:
         """Prepares all branches side by side under the nonce that the head names; returns when all are durable."""
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
             self._announce(session, ledger, fence)
-            self._fitting(session, plan, judge=True)
+            self._fitting(session, plan, readers, judge=True)
         parts = self._parts(plan, fence, slices)
         self._prepare_side_by_side(plan, fence, parts, list(parts))
 
@@ -152,7 +152,7 @@ class XaParticipant(BranchedParticipant):
             )
 
     def _branch(self, plan: Plan, fence: Fence, xid: Xid, part: Slice) -> None:
-        ledger = self._ledger(plan.pipeline)
+        ledger, opening = self._ledger(plan.pipeline), self._opening(plan)
         with closing(self._open()) as session:  # closing an unprepared branch rolls it back
             if not self._start(session, ledger, fence, xid):
                 return
@@ -160,7 +160,7 @@ class XaParticipant(BranchedParticipant):
             detail = self._branch_detail(session, fence, part)
             self._claim(session, ledger, plan, fence, xid, detail)
             still_named(ledger.on(session).head(), fence, xid.nonce)  # I5: after the place is taken, never before
-            self._fill(session, plan, part, detail)
+            self._fill(session, plan, opening.result(), part, detail)
             session.forget_statements()  # they would delay the end of this connection (`fencing.await_end`)
             session.run(f"XA END {xid.sql}")
             session.run(f"XA PREPARE {xid.sql}")
@@ -224,13 +224,14 @@ class XaParticipant(BranchedParticipant):
                 return self._conclude_in(session, plan, fence, expected, detail)
         # Neither prepared nor committed: rolled back by hand, or forgotten by the server. It is decided, so
         # it is delivered from the log; should it come back after all, the marker's key lets only one in.
-        slices = self._slices(plan)
+        opened = self._readers(plan)
+        slices = self._slices(plan, opened)
         expected = [part.label for part in slices]
         lost = [part for part in slices if part.label not in visible]
         log.warning("%s: branches %s of checkpoint %d are lost; delivering them from the write-ahead log",
                     self.name, ", ".join(part.label for part in lost), plan.number)  # fmt: skip
         detail["redelivered"] = [part.label for part in lost]
-        self._deliver_branches(plan, fence, lost)
+        self._deliver_branches(plan, fence, lost, opened)
         return self._conclude(plan, fence, expected, detail)
 
     def _commit_prepared(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, vote: Vote) -> Listed:

@@ -10,8 +10,9 @@ import os
 import re
 import socket
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Timer
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from airflow_ft.clients.foreign_connections import refuse_misspelt, require_type
 from airflow_ft.clients.postgres import LIBPQ, Settings, libpq_parameters
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
-from airflow_ft.sinks.ahead import Ahead
+from airflow_ft.sinks.ahead import kept_awake
 from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, meaning
 
 T = TypeVar("T")
@@ -143,20 +144,10 @@ class Session:
     def awaiting(self, items: Iterator[T]) -> Generator[T]:
         """Yield the items; a thread makes the next one meanwhile. Close the generator after use.
 
-        Keeps the transaction awake meanwhile: the log checks a whole file before its first row. If that hangs, the
-        server ends the transaction, and its locks.
+        Keeps the open transaction awake: the log checks a whole file before its first row, and the caller may send no
+        statement for the items.
         """
-        with closing(Ahead(items)) as made:
-            while True:
-                for _ in range(int(4 * self._limits.answer / self._limits.idle)):
-                    if made.ready(self._limits.idle / 4):
-                        break
-                    self.value("SELECT 1")
-                try:
-                    item = next(made)
-                except StopIteration:
-                    return
-                yield item
+        return kept_awake(items, partial(self.value, "SELECT 1"), self._limits.idle / 4, self._limits.answer)
 
     def begin(self) -> None:
         """Opens a transaction with the settings that exactness rests on.

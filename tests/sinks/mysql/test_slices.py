@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,3 +100,11 @@ def test_slices_of_a_real_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     opened = [open_wal().open(segment)]
     parts = divide(opened, ["a"], 3)
     assert [value for part in parts for value in rows_of(part, opened)] == list(range(150_000))
+
+
+def test_many_segments_are_found_in_linear_time() -> None:
+    opened: list[Any] = [Rows(number, {"a": [1]}) for number in range(10_000)]
+    begun = time.monotonic()
+    [part] = divide(opened, ["a"], 1)
+    assert sum(1 for _ in part.readers(opened)) == 10_000
+    assert time.monotonic() - begun < 5

@@ -24,7 +24,7 @@ from airflow_ft.protocol.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.model import Former, Promise
+from airflow_ft.protocol.model import Former, Promise, Segment
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks import doctor
@@ -35,6 +35,7 @@ from airflow_ft.sinks.sqlite.participant import _Load
 from airflow_ft.sinks.sqlite.requirements import conflict_clauses
 from airflow_ft.testing.world import ROWS, SINK, Target, World
 from airflow_ft.wal import open_wal
+from airflow_ft.wal.reader import ParquetSegment, ParquetWal
 from tests.raising import raises
 
 NOON = dt.datetime(2024, 5, 31, 12, 0, 0, 250, tzinfo=dt.UTC)
@@ -708,3 +709,26 @@ def test_an_error_without_a_code_says_nothing_of_a_row(code: int | None, of_a_ro
     if code is not None:
         error.sqlite_errorcode = code
     assert is_of_a_row(error) is of_a_row
+
+
+def test_the_file_is_free_while_segments_are_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening, looked = ParquetWal.open, []
+
+    def free(wal: ParquetWal, segment: Segment) -> ParquetSegment:
+        with closing(sqlite3.connect(file_of(world).path, timeout=0)) as other:
+            looked.append(other.execute("BEGIN IMMEDIATE"))
+        return opening(wal, segment)
+
+    monkeypatch.setattr(ParquetWal, "open", free)
+    world.deliver(world.plan())
+    assert len(looked) == 2  # at the vote and at the delivery
+
+
+def test_the_proof_of_a_settled_number_needs_no_segments(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are pruned before the marker."""
+    plan = world.plan()
+    world.deliver(plan)
+    [segment] = plan.segments
+    monkeypatch.setattr(ParquetWal, "open", lambda *_: (_ for _ in ()).throw(FileNotFoundError(segment.location)))
+    participant, vote = world.participant(plan), world.vote_without_prepare(plan)
+    assert participant.commit(plan, world.fence(1, vote.attempt), vote) == participant.proof(plan)

@@ -14,13 +14,14 @@ import pytest
 
 from airflow_ft.clients.postgres import Settings
 from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.sinks.postgres import verify
 from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.wal import open_wal
-from airflow_ft.wal.reader import ParquetSegment
+from airflow_ft.wal.reader import ParquetSegment, ParquetWal
 from tests.raising import raises
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.servers.test_local import drop_user, limited
@@ -221,3 +222,44 @@ def test_a_slow_log_does_not_end_the_session(
         vote = replace(vote, notes=participant.prepare(plan, fence))
     participant.commit(plan, fence, vote, set_aside=sets_aside)
     assert table_of(world).ids() == [*range(1 if sets_aside else 0, 10)]
+
+
+@pytest.mark.parametrize("sets_aside", [False, True], ids=["all", "set aside"])
+@pytest.mark.parametrize("settings", STRATEGIES.values(), ids=STRATEGIES)
+def test_many_segments_do_not_end_the_session(
+    make: Make, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], sets_aside: bool
+) -> None:
+    """Opening each of them may be a request to a remote store."""
+    check = "CHECK (id > 0)" if sets_aside else ""
+    world = make(f"CREATE TABLE orders (id bigint PRIMARY KEY {check}, text text, version bigint)", **settings)
+    world.deliver(world.plan(world.table(20, 1)))
+    world.number += 1
+    segments = [world.segment(world.number, world.table(each, 1)) for each in range(20)]
+    plan, opening = world.plan_of(world.number, *segments), ParquetWal.open
+
+    def slow(wal: ParquetWal, segment: Segment) -> ParquetSegment:
+        time.sleep(0.05)
+        return opening(wal, segment)
+
+    monkeypatch.setattr(ParquetWal, "open", slow)
+    participant, vote = quick(world, idle=0.4, tries=1), world.vote_without_prepare(plan)
+    fence = world.fence(1, vote.attempt)
+    if not sets_aside:
+        vote = replace(vote, notes=participant.prepare(plan, fence))
+    participant.commit(plan, fence, vote, set_aside=sets_aside)
+    assert table_of(world).ids() == [*range(1 if sets_aside else 0, 21)]
+
+
+def test_many_batches_do_not_end_the_session_of_a_vote(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vote of upsert reads all rows of a plain table, and sends none of them."""
+    world = make("CREATE TABLE orders (id bigint PRIMARY KEY, text text, version bigint)", **STRATEGIES["upsert"])
+    plan, batches = world.plan(world.table(0, 20)), ParquetSegment.batches
+
+    def slow(segment: ParquetSegment, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        for batch in batches(segment, sink, file):
+            for row in range(batch.num_rows):
+                time.sleep(0.05)
+                yield batch.slice(row, 1)
+
+    monkeypatch.setattr(ParquetSegment, "batches", slow)
+    quick(world, idle=0.4, tries=1).prepare(plan, world.fence())
