@@ -134,7 +134,8 @@ def judged(
     if sink.strategy == "upsert":
         for problem in key_problems(session, sink, table, schema):
             yield problem.located(sink=name)
-    own = {sink.change_column, sink.version_column} - {None}  # of the rows, and of the table
+    version = table.column(sink.version_column or "")
+    own = {sink.change_column, sink.version_column, version and version.name} - {None}  # of the rows, and of the table
     seen: dict[str, str] = {}
     misfits = Misfits(str(table.name), name)
     for field in (field for field in schema if field.name not in own):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.errors import (
+    AirflowFtError,
     DeclinedError,
     FencedError,
     HaltError,
@@ -235,6 +236,28 @@ def test_a_table_without_a_usable_key_or_version_is_refused(make: Make, ddl: str
     with raises(UnfitTargetError, code, sink=SINK, table="public.orders") as caught:
         world.prepare(world.plan())
     assert caught.error is not None and "ALTER TABLE" in caught.error.remedy
+
+
+def test_names_with_percent_signs_are_delivered(make: Make) -> None:
+    create = ORDERS.replace("orders", '"o%rders"').replace("version", '"v%s"')
+    world = make(create, **{**CHANGES, "table": '"o%rders"', "version_column": "v%s"})
+    world.deliver(world.plan(changes(("c", 1, "a"), ("d", 2, None))))
+    assert table_of(world).sql('SELECT * FROM "o%rders"') == [(1, "a", 1)]
+
+
+@pytest.mark.parametrize("default", [" DEFAULT 0", ""])
+def test_a_version_column_in_other_case_is_the_tables(make: Make, default: str) -> None:
+    world = make(ORDERS.replace(" DEFAULT 0", default), **{**CHANGES, "version_column": "VERSION"})
+    assert _problems(world) == []
+    world.deliver(world.plan(changes(("c", 1, "a"), ("c", 2, "b"))))
+    world.predecessor = 1
+    world.deliver(world.plan(changes(("u", 1, "c"), ("d", 2, None))))
+    assert found(world) == [(1, "c", 2)]
+
+
+def _problems(world: World) -> Sequence[AirflowFtError]:
+    schemas = {SINK: changes(("c", 1, "a")).schema}
+    return requirements.schema_problems(world.participant_plan(), table_of(world).connection, schemas)
 
 
 def test_a_misspelled_key_is_told_with_the_closest_column(make: Make) -> None:
