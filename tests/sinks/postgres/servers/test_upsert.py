@@ -238,6 +238,14 @@ def test_a_table_without_a_usable_key_or_version_is_refused(make: Make, ddl: str
     assert caught.error is not None and "ALTER TABLE" in caught.error.remedy
 
 
+def test_a_deferrable_constraint_beside_the_key_is_refused(make: Make) -> None:
+    world = make(f"{ORDERS}; ALTER TABLE orders ADD UNIQUE (id) DEFERRABLE", **UPSERT)
+    with raises(UnfitTargetError, "key_unfit", sink=SINK, key_columns=["id"]):
+        world.prepare(world.plan())
+    table_of(world).sql("ALTER TABLE orders DROP CONSTRAINT orders_id_key")
+    world.deliver(world.plan())
+
+
 def test_names_with_percent_signs_are_delivered(make: Make) -> None:
     create = ORDERS.replace("orders", '"o%rders"').replace("version", '"v%s"')
     world = make(create, **{**CHANGES, "table": '"o%rders"', "version_column": "v%s"})
