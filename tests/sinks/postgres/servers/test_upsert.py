@@ -20,7 +20,7 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.verify import Delivered, SinkReport
-from airflow_ft.sinks.postgres import requirements, verify
+from airflow_ft.sinks.postgres import proposal, requirements, verify
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.testing.world import SINK, World
@@ -261,6 +261,18 @@ def test_a_version_column_in_other_case_is_the_tables(make: Make, default: str) 
     world.predecessor = 1
     world.deliver(world.plan(changes(("u", 1, "c"), ("d", 2, None))))
     assert found(world) == [(1, "c", 2)]
+
+
+def test_a_column_name_that_the_server_cuts_is_refused(make: Make) -> None:
+    world, long = make("CREATE TABLE orders (id bigint)"), "é" * 32
+    where, plan = table_of(world).connection, world.participant_plan()
+    fits, tight = (pa.schema([("id", pa.int64()), (name, pa.string())]) for name in (long[:31], long))
+    [statement] = proposal.propose(plan, where, {SINK: tight})
+    assert f"-- {long!r}: " in statement and f'"{long}"' not in statement
+    [refused] = requirements.schema_problems(plan, where, {SINK: tight})
+    assert isinstance(refused, DeclinedError) and refused.code == "name_invalid" and refused.column == long
+    [missing] = requirements.schema_problems(plan, where, {SINK: fits})
+    assert missing.code == "column_missing"
 
 
 def _problems(world: World) -> Sequence[AirflowFtError]:
