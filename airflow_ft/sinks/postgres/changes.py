@@ -112,20 +112,28 @@ class Changes:
 
         A unique index, which is cheap to build, finds out whether there are others: keys are equal as in the target.
         """
+        if self.index("UNIQUE INDEX"):
+            return
         keys = ", ".join(map(quoted, self.keys))
+        self.db.run(
+            f"DELETE FROM {CHANGES.sql} AS change USING (SELECT {PLACE}, row_number() OVER (PARTITION BY {keys}"
+            f" ORDER BY {PLACE} DESC) AS n FROM {CHANGES.sql}) AS later"
+            f" WHERE later.n > 1 AND later.{PLACE} = change.{PLACE}"
+        )
+
+    def index(self, kind: str = "INDEX") -> bool:
+        """Create an index on the keys. False: there is none, since keys are equal or one is too large for an index."""
         self.db.run("SAVEPOINT airflow_ft_keys")
         try:
-            self.db.run(f"CREATE UNIQUE INDEX ON {CHANGES.sql} ({keys})")
+            self.db.run(f"CREATE {kind} ON {CHANGES.sql} ({', '.join(map(quoted, self.keys))})")
+            made = True
         except psycopg2.Error as error:
-            if meaning(error) not in (Meaning.ROWS, Meaning.ACCESS):  # else equal keys, or no index can be made
+            if meaning(error) not in (Meaning.ROWS, Meaning.ACCESS):
                 raise
             self.db.run("ROLLBACK TO SAVEPOINT airflow_ft_keys")
-            self.db.run(
-                f"DELETE FROM {CHANGES.sql} AS change USING (SELECT {PLACE}, row_number() OVER (PARTITION BY {keys}"
-                f" ORDER BY {PLACE} DESC) AS n FROM {CHANGES.sql}) AS later"
-                f" WHERE later.n > 1 AND later.{PLACE} = change.{PLACE}"
-            )
+            made = False
         self.db.run("RELEASE SAVEPOINT airflow_ft_keys")
+        return made
 
     def apply(self, number: int, last: str = "") -> None:
         """Apply the last change of each key. `last`: a query for some of them; "" for all, and only those stay then."""
