@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -35,6 +36,7 @@ from airflow_ft.sinks.sqlite.participant import _Load
 from airflow_ft.sinks.sqlite.requirements import conflict_clauses
 from airflow_ft.testing.world import ROWS, SINK, Target, World
 from airflow_ft.wal import open_wal
+from airflow_ft.wal.reader import ParquetSegment
 from tests.raising import raises
 
 NOON = dt.datetime(2024, 5, 31, 12, 0, 0, 250, tzinfo=dt.UTC)
@@ -419,6 +421,19 @@ def test_a_file_that_cannot_be_reached_is_told(tmp_path: Path, place: str, monke
         file.describe()
     with raises(SinkAccessError, "file_unusable", path=str(file.path)), file.opened():
         raise AssertionError
+
+
+def test_an_error_of_the_log_does_not_blame_the_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = world.plan()
+    vote = world.prepare(plan)
+
+    def batches(*_: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", "/wal/part-0.parquet")
+
+    monkeypatch.setattr(ParquetSegment, "batches", batches)
+    with pytest.raises(PermissionError) as failed:
+        world.commit(plan, vote)
+    assert failed.value.filename == "/wal/part-0.parquet"
 
 
 def test_a_file_on_a_network_file_system_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
