@@ -137,7 +137,8 @@ class Loader:
         self._limits = limits
         self._way = way
         self._path = path(session, way)
-        self._before = 0  # rows of the file that went before the present statement
+        self._first_row = 0  # of the file, where the branch's rows of it begin
+        self._before = 0  # rows from there on that went before the present statement
 
     def send(self, reader: SegmentReader, target: Target) -> int:
         """Sends all rows of one sink in one segment; returns the rows that the server counted.
@@ -158,6 +159,7 @@ class Loader:
         sent = 0
         with closing(encoded):
             for file in files:
+                self._first_row = _first_row(reader, target.sink, file)
                 self._session.run("SAVEPOINT airflow_ft_file")
                 try:
                     whole = replace(file, path=path_of(reader.segment, file))  # for errors
@@ -198,7 +200,7 @@ class Loader:
                 if start and put(piece.slice(0, start)):
                     return ""
                 if start < piece.num_rows and (found := first_refused(piece.slice(start))) is not None:
-                    return f"{first + start + found + 1} of {path_of(reader.segment, file)}"
+                    return f"{self._first_row + first + start + found + 1} of {path_of(reader.segment, file)}"
                 first += piece.num_rows
         return ""
 
@@ -253,9 +255,9 @@ class Loader:
     ) -> int:
         self._await_first(encoded)
         self._before = 0
-        with refusals(target, file, 0, partial(self._is_accessible, target, columns)):
+        with refusals(target, file, self._first_row, partial(self._is_accessible, target, columns)):
             statement = self._session.load(load_statement(target.table.name.sql, columns), _of(file, encoded))
-        self._check(statement, file.rows, target, file, 0)
+        self._check(statement, file.rows, target, file, self._first_row)
         return statement.affected
 
     def _send_inserts(
@@ -266,13 +268,13 @@ class Loader:
         answers = self._session.send(_of(file, encoded), ahead=self._way.ahead)
         while True:
             self._before = sent
-            with refusals(target, file, sent, partial(self._is_accessible, target, columns)):
+            with refusals(target, file, self._first_row + sent, partial(self._is_accessible, target, columns)):
                 answer = next(answers, None)
             if answer is None:
                 return sent
             request, statement = answer
             counted = replace(statement, affected=self._counted(request, statement))
-            self._check(counted, request.rows, target, file, sent)
+            self._check(counted, request.rows, target, file, self._first_row + sent)
             sent += request.rows
 
     def _is_accessible(self, target: Target, columns: Sequence[TargetColumn]) -> bool:
@@ -371,6 +373,11 @@ class Loader:
             found=statement.affected,
             expected=expected,
         )
+
+
+def _first_row(reader: SegmentReader, sink: str, file: WalFile) -> int:
+    """Return which row of the file (from 0) is the first one that the reader shows."""
+    return reader.first_row(sink, file) if isinstance(reader, SlicedSegment) else 0
 
 
 def _of(file: WalFile, encoded: Iterator[_Encoded[T]]) -> Iterator[T]:
