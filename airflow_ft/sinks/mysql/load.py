@@ -28,7 +28,7 @@ from airflow_ft.sinks.mysql.failures import (
     meaning_of_rows,
     refuses_rows,
 )
-from airflow_ft.sinks.mysql.limits import Limits
+from airflow_ft.sinks.mysql.limits import Limits, packet_remedy
 from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types, parameters
 from airflow_ft.sinks.mysql.requirements import check_privileges
 from airflow_ft.sinks.mysql.session import Insert, Load, Request, Session, Statement
@@ -94,6 +94,7 @@ class Way:
         return Refused(self.dead_letters, label) if self.dead_letters is not None else None
 
 
+OR_LOAD = ", or SET GLOBAL local_infile = ON"
 HEADROOM = 1024
 """Bytes of a packet that are left to the protocol."""
 
@@ -120,13 +121,20 @@ def path(session: Session, way: Way) -> str:
     if can_load and not (session.is_mariadb and session.can_prepare):
         return "load"
     if not session.can_prepare:
+        may_load = _may_load(session, way)
+        what = "the server allows no prepared statements (max_prepared_stmt_count is 0)"
         raise SinkAccessError(
-            "the server allows neither prepared statements (max_prepared_stmt_count is 0) nor LOAD DATA LOCAL.",
+            f"{what}, and no LOAD DATA LOCAL." if may_load else f"{what}.",
             code="limit_reached",
-            remedy="Run SET GLOBAL max_prepared_stmt_count = 16382, or SET GLOBAL local_infile = ON.",
+            remedy=f"Run SET GLOBAL max_prepared_stmt_count = 16382{OR_LOAD if may_load else ''}.",
             setting="max_prepared_stmt_count",
         )
     return "insert"
+
+
+def _may_load(session: Session, way: Way) -> bool:
+    """Return whether rows would go by LOAD DATA LOCAL if the server allowed it."""
+    return way.load and session.local_infile_allowed
 
 
 class Loader:
@@ -316,7 +324,7 @@ class Loader:
                     f"an INSERT of one row takes {size:,} bytes, more than max_allowed_packet allows"
                     f" ({self._session.max_allowed_packet:,}).",
                     code="limit_reached",
-                    remedy=f"Run SET GLOBAL max_allowed_packet = {size + HEADROOM}, or SET GLOBAL local_infile = ON.",
+                    remedy=packet_remedy(size + HEADROOM, OR_LOAD if _may_load(self._session, self._way) else ""),
                     sink=target.sink,
                     setting="max_allowed_packet",
                     bytes=size,
