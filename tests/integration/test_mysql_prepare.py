@@ -338,8 +338,9 @@ def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[
             plan = world.plan(orders=pa.table({"v": [b"x" * ((1 << 20) + more)]}))
             with raises(SinkAccessError, "limit_reached", column="v", bytes=(1 << 20) + more) as large:
                 world.participant(plan).prepare(plan, world.fence())
-            assert large.error and (fix := re.search(r"SET GLOBAL \w+ = \d+", large.error.remedy))
-            world.sql(fix[0])
+            assert large.error
+            [fix] = re.findall(r"SET GLOBAL \w+ = \d+", large.error.remedy)
+            world.sql(fix)
             world.participant(plan).prepare(plan, world.fence())
             world.sql("SET GLOBAL max_allowed_packet = 1048576")
         world.use_way("insert")

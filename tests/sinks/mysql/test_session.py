@@ -41,7 +41,7 @@ def test_a_silent_endpoint_is_left_within_the_time_to_log_in() -> None:
     ("said", "package"),
     [
         ("'pynacl' package is required for ed25519_password auth method", "pynacl"),
-        ("'cryptography' package is required for sha256_password or caching_sha2_password auth methods", "cryptography"),
+        ("'cryptography' package is required for sha256_password", "cryptography"),
         ("anything else", "cryptography"),
     ],
 )
