@@ -7,14 +7,44 @@ a file without a name as it grows, and vanishes with the connection, whatever en
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_ft.protocol.errors import SinkUnavailableError
 
 _CACHE_KIB = 65_536
 
 
+class _Temporary(sqlite3.Connection):
+    """A temporary database, whose errors are not taken for those of a sink."""
+
+    def execute(self, *given: Any) -> sqlite3.Cursor:
+        with _translated_errors():
+            return super().execute(*given)
+
+    def executemany(self, *given: Any) -> sqlite3.Cursor:
+        with _translated_errors():
+            return super().executemany(*given)
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        name = getattr(error, "sqlite_errorname", "")
+        raise SinkUnavailableError(
+            f"the temporary database of the comparison fails: {error} ({name}). The sink is not at fault.",
+            code="disk_full" if name == "SQLITE_FULL" else "file_unusable",
+            remedy="Set TMPDIR to a folder that the user of the process may write, on a disk with free space.",
+            error=name,
+        ) from error
+
+
 def temporary_database() -> sqlite3.Connection:
-    """Open one; it vanishes with the connection."""
-    db = sqlite3.connect("", isolation_level=None)
+    """Open one; it vanishes with the connection. Its statements raise SinkUnavailableError if the disk is full."""
+    db = sqlite3.connect("", isolation_level=None, factory=_Temporary)
     db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     db.execute("PRAGMA journal_mode = OFF")
     return db

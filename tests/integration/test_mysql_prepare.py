@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, datetime, time
@@ -319,14 +320,29 @@ def test_mariadb_loads_rows_where_it_forbids_prepared_statements(
             world.participant(plan).prepare(plan, world.fence())
         assert refused.error and "max_prepared_stmt_count = 16382" in refused.error.remedy
 
+        world.extra = {}
+        world.sql("TRUNCATE orders")
+        world.sql("ALTER TABLE orders ADD PRIMARY KEY (id), ADD version BIGINT NOT NULL DEFAULT 0")
+        world.use("upsert", key_columns=("id",), version_column="version")
+        plan = world.plan(orders=orders(10, 3))
+        with raises(SinkAccessError, "limit_reached", setting="max_prepared_stmt_count") as refused:
+            world.participant(plan).prepare(plan, world.fence())
+        assert refused.error and "local_infile" not in refused.error.remedy, "an upsert sends no LOAD DATA"
+
 
 @pytest.mark.sampled(among="servers of their own")
 def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[..., Any], tmp_path: Path) -> None:
     with Database.fresh(own_server(MariaDb, max_allowed_packet=1 << 20)) as database:
         world = make_world(database, tmp_path, orders="v LONGBLOB")
-        plan = world.plan(orders=pa.table({"v": [b"x" * (1 << 20)]}))
-        with raises(SinkAccessError, "limit_reached", setting="max_allowed_packet", column="v", bytes=1 << 20):
+        for more in (0, 1, 1023):
+            plan = world.plan(orders=pa.table({"v": [b"x" * ((1 << 20) + more)]}))
+            with raises(SinkAccessError, "limit_reached", column="v", bytes=(1 << 20) + more) as large:
+                world.participant(plan).prepare(plan, world.fence())
+            assert large.error
+            [fix] = re.findall(r"SET GLOBAL \w+ = \d+", large.error.remedy)
+            world.sql(fix)
             world.participant(plan).prepare(plan, world.fence())
+            world.sql("SET GLOBAL max_allowed_packet = 1048576")
         world.use_way("insert")
         world.deliver(world.plan(orders=pa.table({"v": [b"y" * 500_000] * 9})))
         assert world.sql("SELECT COUNT(*), MIN(LENGTH(v)) FROM orders") == [(9, 500_000)]

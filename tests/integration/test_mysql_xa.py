@@ -34,7 +34,7 @@ from airflow_ft.sinks.mysql.xid import recover
 from airflow_ft.wal import open_wal
 from tests.integration.proxy import Proxy
 from tests.raising import raises
-from tests.sinks.mysql.world import INSTALLATION, THE_ROWS, MySqlWorld, make_world, orders, vote_for
+from tests.sinks.mysql.world import INSTALLATION, THE_ROWS, MySqlWorld, each_way, make_world, orders, vote_for
 from tools.servers import Database
 
 ROWS = 9_000
@@ -51,6 +51,26 @@ def world(any_mysql_database: Database, tmp_path: Path) -> Iterator[MySqlWorld]:
     world = make_world(any_mysql_database, tmp_path).use("xa", branches=3)
     yield world
     world.server.end_prepared()
+
+
+@each_way
+@pytest.mark.parametrize("refused", ["value", "key"])
+def test_a_row_that_a_branch_refuses_is_named_by_its_file(
+    any_mysql_database: Database, tmp_path: Path, way: str, refused: str
+) -> None:
+    table = "id BIGINT PRIMARY KEY, n INT, e TINYINT AS (n) STORED"
+    world = make_world(any_mysql_database, tmp_path, orders=table).use("xa", branches=2)
+    world.use_way(way)
+    world.limits = replace(world.limits, insert_bytes=500)
+    numbers = [1] * 100
+    if refused == "key":  # the server names no row
+        world.sql("INSERT INTO orders (id, n) VALUES (76, 1)")
+    else:
+        numbers[76] = 300
+    plan = world.plan(orders=pa.table({"id": range(100), "n": pa.array(numbers, pa.int32())}))
+    with pytest.raises(DeclinedError) as declined:
+        world.participant(plan).prepare(plan, world.fence())
+    assert declined.value.row.startswith("77 of "), declined.value
 
 
 def prepared(world: MySqlWorld) -> list[str]:

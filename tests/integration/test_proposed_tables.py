@@ -87,6 +87,23 @@ def test_mysql_and_mariadb(any_mysql_database: Database) -> None:
     assert "PRIMARY KEY (`id`, `part`)" in text and "`op`" not in text
 
 
+@pytest.mark.parametrize(
+    "kinds",
+    [[pa.string()] * 4, [pa.string()] * 3 + [pa.decimal128(38)], [pa.binary()] * 15 + [pa.string()]],
+    ids=["texts", "texts and a number", "many"],
+)
+def test_a_proposed_key_of_many_columns_has_room(any_mysql_database: Database, kinds: list[pa.DataType]) -> None:
+    columns = pa.schema([(f"key {number}", kind) for number, kind in enumerate(kinds)])
+    keys = {"key_columns": columns.names, "version_column": "version"}
+    proposed(
+        mysql_proposal,
+        of_mysql,
+        MySqlSink(table="keyed", conn_id="shop", strategy="upsert", **keys),
+        any_mysql_database,
+        columns,
+    )
+
+
 def test_a_proposed_key_distinguishes_texts_as_spark_does(any_mysql_database: Database, tmp_path: Path) -> None:
     world = make_world(any_mysql_database, tmp_path, orders="id INT")
     world.sql("DROP TABLE orders")

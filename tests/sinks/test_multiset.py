@@ -3,8 +3,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from contextlib import closing
+from pathlib import Path
 
+from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.sinks.multiset import Multiset
+from airflow_ft.sinks.sqlite.file import SqliteFile
+from tests.raising import raises
 
 
 def test_it_counts_what_is_missing_repeated_and_other() -> None:
@@ -17,6 +21,13 @@ def test_it_counts_what_is_missing_repeated_and_other() -> None:
         assert rows.lacking([b"b", b"a", b"c", b"x"]) == [1, 2]
         rows.found([b"c", b"a", b"a"])
         assert (rows.missing, rows.missing_by_part(), rows.lacking([b"a"])) == (0, {}, [])
+
+
+def test_a_full_disk_is_not_the_sinks_fault(tmp_path: Path) -> None:
+    file = SqliteFile(tmp_path / "shop.db")
+    with raises(SinkUnavailableError, "disk_full", path=None), file.opened(create=True), closing(Multiset()) as rows:
+        rows._db.execute("PRAGMA max_page_count = 10")
+        rows.expect(0, [number.to_bytes(200) for number in range(1_000)])
 
 
 def test_it_agrees_with_a_counter() -> None:

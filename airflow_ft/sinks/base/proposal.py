@@ -17,13 +17,15 @@ TypeOf = Callable[[pa.DataType, bool], str]
 class Dialect:
     """SQL dialect of a system: `quoted` names, `end` after the columns.
 
-    `fold` maps names that the system treats as one column to one text.
+    `fold` maps names that the system treats as one column to one text. `is_name` returns whether a column can have
+    this name.
     """
 
     quoted: Callable[[str], str]
     type_of: TypeOf
     end: str = ""
     fold: Callable[[str], str] = str
+    is_name: Callable[[str], bool] = bool
 
 
 def no_column(name: str, kind: pa.DataType) -> str:
@@ -34,11 +36,14 @@ def no_column(name: str, kind: pa.DataType) -> str:
 def create_table(table: str, sink: SqlSink, columns: pa.Schema, dialect: Dialect) -> str:
     """Return the statement; `table` is quoted.
 
-    Only key columns are NOT NULL. A column that no type fits becomes a comment that says so.
+    Only key columns are NOT NULL. A column that no type fits, or that cannot have its name, becomes a comment.
     """
     lines, comments = [], []
     for name in columns.names:
         if name == sink.change_column:
+            continue
+        if not dialect.is_name(name):
+            comments.append(f"-- {name!r}: no column can have this name. Rename it in the job.")
             continue
         kind = columns.field(name).type
         in_key = dialect.fold(name) in map(dialect.fold, sink.key_columns)

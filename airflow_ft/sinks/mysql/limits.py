@@ -24,3 +24,14 @@ class Limits:
     tries: int = 4
     insert_bytes: int = 256 << 10  # values of one INSERT; a larger one costs the server more
     slice_bytes: int = 8 << 20  # rows encoded at a time
+
+
+_LARGEST_PACKET = 1 << 30
+_PACKET_STEP = 1 << 20  # servers round max_allowed_packet down to a multiple of 1,024
+
+
+def packet_remedy(size: int, otherwise: str = "") -> str:
+    """Return the remedy for an error about `size` bytes that a packet has to take. `otherwise`: another statement."""
+    if size > _LARGEST_PACKET:
+        return "Make the values smaller in the job: max_allowed_packet is at most 1 GB."
+    return f"Run SET GLOBAL max_allowed_packet = {-(-size // _PACKET_STEP) * _PACKET_STEP}{otherwise}."

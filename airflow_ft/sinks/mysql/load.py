@@ -28,7 +28,7 @@ from airflow_ft.sinks.mysql.failures import (
     meaning_of_rows,
     refuses_rows,
 )
-from airflow_ft.sinks.mysql.limits import Limits
+from airflow_ft.sinks.mysql.limits import Limits, packet_remedy
 from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types, parameters
 from airflow_ft.sinks.mysql.requirements import check_privileges
 from airflow_ft.sinks.mysql.session import Insert, Load, Request, Session, Statement
@@ -94,6 +94,7 @@ class Way:
         return Refused(self.dead_letters, label) if self.dead_letters is not None else None
 
 
+OR_LOAD = ", or SET GLOBAL local_infile = ON"
 HEADROOM = 1024
 """Bytes of a packet that are left to the protocol."""
 
@@ -120,13 +121,20 @@ def path(session: Session, way: Way) -> str:
     if can_load and not (session.is_mariadb and session.can_prepare):
         return "load"
     if not session.can_prepare:
+        may_load = _may_load(session, way)
+        what = "the server allows no prepared statements (max_prepared_stmt_count is 0)"
         raise SinkAccessError(
-            "the server allows neither prepared statements (max_prepared_stmt_count is 0) nor LOAD DATA LOCAL.",
+            f"{what}, and no LOAD DATA LOCAL." if may_load else f"{what}.",
             code="limit_reached",
-            remedy="Run SET GLOBAL max_prepared_stmt_count = 16382, or SET GLOBAL local_infile = ON.",
+            remedy=f"Run SET GLOBAL max_prepared_stmt_count = 16382{OR_LOAD if may_load else ''}.",
             setting="max_prepared_stmt_count",
         )
     return "insert"
+
+
+def _may_load(session: Session, way: Way) -> bool:
+    """Return whether rows would go by LOAD DATA LOCAL if the server allowed it."""
+    return way.load and session.local_infile_allowed
 
 
 class Loader:
@@ -137,7 +145,8 @@ class Loader:
         self._limits = limits
         self._way = way
         self._path = path(session, way)
-        self._before = 0  # rows of the file that went before the present statement
+        self._first_row = 0  # of the file, where the branch's rows of it begin
+        self._before = 0  # rows from there on that went before the present statement
 
     def send(self, reader: SegmentReader, target: Target) -> int:
         """Sends all rows of one sink in one segment; returns the rows that the server counted.
@@ -158,6 +167,7 @@ class Loader:
         sent = 0
         with closing(encoded):
             for file in files:
+                self._first_row = _first_row(reader, target.sink, file)
                 self._session.run("SAVEPOINT airflow_ft_file")
                 try:
                     whole = replace(file, path=path_of(reader.segment, file))  # for errors
@@ -201,7 +211,7 @@ class Loader:
                 if start and put(piece.slice(0, start)):
                     return ""
                 if start < piece.num_rows and (found := first_refused(piece.slice(start))) is not None:
-                    return f"{first + start + found + 1} of {path_of(reader.segment, file)}"
+                    return f"{self._first_row + first + start + found + 1} of {path_of(reader.segment, file)}"
                 first += piece.num_rows
         return ""
 
@@ -257,9 +267,9 @@ class Loader:
     ) -> int:
         self._await_first(encoded)
         self._before = 0
-        with refusals(target, file, 0, partial(self._is_accessible, target, columns)):
+        with refusals(target, file, self._first_row, partial(self._is_accessible, target, columns)):
             statement = self._session.load(load_statement(target.table.name.sql, columns), _of(file, encoded))
-        self._check(statement, file.rows, target, file, 0)
+        self._check(statement, file.rows, target, file, self._first_row)
         return statement.affected
 
     def _send_inserts(
@@ -270,13 +280,13 @@ class Loader:
         answers = self._session.send(_of(file, encoded), ahead=self._way.ahead)
         while True:
             self._before = sent
-            with refusals(target, file, sent, partial(self._is_accessible, target, columns)):
+            with refusals(target, file, self._first_row + sent, partial(self._is_accessible, target, columns)):
                 answer = next(answers, None)
             if answer is None:
                 return sent
             request, statement = answer
             counted = replace(statement, affected=self._counted(request, statement))
-            self._check(counted, request.rows, target, file, sent)
+            self._check(counted, request.rows, target, file, self._first_row + sent)
             sent += request.rows
 
     def _is_accessible(self, target: Target, columns: Sequence[TargetColumn]) -> bool:
@@ -318,7 +328,7 @@ class Loader:
                     f"an INSERT of one row takes {size:,} bytes, more than max_allowed_packet allows"
                     f" ({self._session.max_allowed_packet:,}).",
                     code="limit_reached",
-                    remedy=f"Run SET GLOBAL max_allowed_packet = {size + HEADROOM}, or SET GLOBAL local_infile = ON.",
+                    remedy=packet_remedy(size + HEADROOM, OR_LOAD if _may_load(self._session, self._way) else ""),
                     sink=target.sink,
                     setting="max_allowed_packet",
                     bytes=size,
@@ -375,6 +385,11 @@ class Loader:
             found=statement.affected,
             expected=expected,
         )
+
+
+def _first_row(reader: SegmentReader, sink: str, file: WalFile) -> int:
+    """Return which row of the file (from 0) is the first one that the reader shows."""
+    return reader.first_row(sink, file) if isinstance(reader, SlicedSegment) else 0
 
 
 def _of(file: WalFile, encoded: Iterator[_Encoded[T]]) -> Iterator[T]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -21,15 +23,30 @@ def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[
     for name, schema in columns.items():
         sink = sinks[name]
         table = TableName.parse(sink.table).within(connection.schema)
-        yield create_table(table.sql, sink, schema, _DIALECT)
+        keys = {key.lower() for key in sink.key_columns}
+        in_key = [decoded_type(field.type) for field in schema if field.name.lower() in keys]
+        yield create_table(table.sql, sink, schema, replace(_DIALECT, type_of=partial(_type_of, *_key_room(in_key))))
 
 
-def _type_of(kind: pa.DataType, in_key: bool) -> str:
+_KEY_BYTES = 3072  # of InnoDB: https://dev.mysql.com/doc/refman/8.4/en/innodb-limits.html
+_TEXT_BYTES, _BINARY_BYTES, _OTHER_BYTES = 1020, 255, 20
+"""Bytes that a column has in a key with enough room. DECIMAL(38) has 18, other types have less."""
+
+
+def _key_room(kinds: Sequence[pa.DataType]) -> tuple[int, int]:
+    """Return the bytes for each text and for each binary value in a key of columns of these types."""
+    texts, binaries = sum(map(is_text, kinds)), sum(map(is_binary, kinds))
+    room = _KEY_BYTES - _OTHER_BYTES * (len(kinds) - texts - binaries)
+    binary = min(_BINARY_BYTES, room // max(1, texts + binaries))
+    return min(_TEXT_BYTES, (room - binary * binaries) // max(1, texts)), binary
+
+
+def _type_of(text_bytes: int, binary_bytes: int, kind: pa.DataType, in_key: bool) -> str:
     kind, types = decoded_type(kind), pa.types
     if is_text(kind):  # byte by byte, as Spark compares: utf8mb4_bin ignores blanks at the end
-        return "VARBINARY(1020)" if in_key else "LONGTEXT"
+        return f"VARBINARY({text_bytes})" if in_key else "LONGTEXT"
     if is_binary(kind):
-        return "VARBINARY(255)" if in_key else "LONGBLOB"
+        return f"VARBINARY({binary_bytes})" if in_key else "LONGBLOB"
     if types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})" if kind.scale <= 30 else ""
     if types.is_timestamp(kind):
@@ -49,4 +66,4 @@ _NAMES = (
     (pa.types.is_date, "DATE"),
     (pa.types.is_time, "TIME(6)"),
 )
-_DIALECT = Dialect(quote, _type_of, " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4", fold=str.lower)
+_DIALECT = Dialect(quote, partial(_type_of, *_key_room(())), " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4", fold=str.lower)

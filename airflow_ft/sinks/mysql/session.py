@@ -92,13 +92,15 @@ class Session:
         given = arguments(info, limits, self.local_infile_allowed)
         try:
             self._connection: Any = WireConnection(**given)
-        except RuntimeError as error:  # PyMySQL's way to say that `cryptography` is lacking
+        except RuntimeError as error:  # PyMySQL's way to say that a package is lacking
+            named = re.match(r"'(\w+)' package", str(error))
+            package = named[1] if named else "cryptography"
             raise SinkAccessError(
-                f"PyMySQL cannot log in without the package cryptography: {error}.",
+                f"PyMySQL cannot log in without the package {package}: {error}.",
                 code="package_missing",
                 participant=info.conn_id,
-                remedy="Run `pip install cryptography` where tasks run.",
-                package="cryptography",
+                remedy=f"Run `pip install {package}` where tasks run.",
+                package=package,
             ) from error
         try:
             self._set_up()

@@ -22,6 +22,7 @@ from airflow_ft.sinks.mysql.catalog import VALID_DATE, Column, Table, read_table
 from airflow_ft.sinks.mysql.column_fit import SERVER_JUDGES, judge
 from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of
 from airflow_ft.sinks.mysql.labels import shown
+from airflow_ft.sinks.mysql.limits import packet_remedy
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.parameters import row_sizes
 from airflow_ft.sinks.mysql.server_texts import Question, Repertoire, questions, repertoires
@@ -264,7 +265,7 @@ def _check_size(target: Target, source: str, kind: pa.DataType, statistics: Colu
             f"a {'text' if is_text(kind) else 'value'} of {largest:,} bytes is too large for max_allowed_packet"
             f" ({target.max_allowed_packet:,}).",
             code="limit_reached",
-            remedy=f"Run SET GLOBAL max_allowed_packet = {largest * 2 + 4096}, or set a higher value.",
+            remedy=packet_remedy(largest * 2 + 4096),
             sink=target.sink,
             column=source,
             setting="max_allowed_packet",
@@ -319,7 +320,7 @@ def _look_at_sizes(target: Target, batch: pa.RecordBatch, columns: Sequence[Targ
             f"an INSERT of this row takes {sizes[index]:,} bytes, more than max_allowed_packet allows"
             f" ({target.max_allowed_packet:,}).",
             code="limit_reached",
-            remedy=f"Run SET GLOBAL max_allowed_packet = {int(sizes[index]) + 4096}, or set a higher value.",
+            remedy=packet_remedy(int(sizes[index]) + 4096),
             sink=target.sink,
             row=f"{first + index}",
             setting="max_allowed_packet",

@@ -39,6 +39,7 @@ class Changes:
     table: Table
     columns: tuple[str, ...]
     keys: tuple[str, ...]
+    version_column: str
     name: str
 
     @classmethod
@@ -47,7 +48,7 @@ class Changes:
         written = table.columns_of((each for each in names if each != sink.change_column), name)
         columns = tuple(column.name for column in written)
         keys = tuple(column.name for key in sink.key_columns if (column := table.column(key)) is not None)
-        return cls(db, sink, table, columns, keys, name)
+        return cls(db, sink, table, columns, keys, version_of(table, sink, name), name)
 
     def create(self, more: str = "") -> None:
         """The temporary table, with `more` columns. SinkAccessError: the user may not make it, or is kept from it."""
@@ -81,7 +82,7 @@ class Changes:
 
     def are_certain(self, readers: Sequence[SegmentReader]) -> bool:
         """Return whether the target certainly takes the changes of these segments: then no trial need send them."""
-        if may_refuse(self.db, self.table, self.columns, self.sink):
+        if may_refuse(self.db, self.table, [*self.columns, self.version_column]):
             return False
         batches = (
             batch for reader in readers for file in reader.files(self.name) for batch in reader.batches(self.name, file)
@@ -111,20 +112,28 @@ class Changes:
 
         A unique index, which is cheap to build, finds out whether there are others: keys are equal as in the target.
         """
+        if self.index("UNIQUE INDEX"):
+            return
         keys = ", ".join(map(quoted, self.keys))
+        self.db.run(
+            f"DELETE FROM {CHANGES.sql} AS change USING (SELECT {PLACE}, row_number() OVER (PARTITION BY {keys}"
+            f" ORDER BY {PLACE} DESC) AS n FROM {CHANGES.sql}) AS later"
+            f" WHERE later.n > 1 AND later.{PLACE} = change.{PLACE}"
+        )
+
+    def index(self, kind: str = "INDEX") -> bool:
+        """Create an index on the keys. False: there is none, since keys are equal or one is too large for an index."""
         self.db.run("SAVEPOINT airflow_ft_keys")
         try:
-            self.db.run(f"CREATE UNIQUE INDEX ON {CHANGES.sql} ({keys})")
+            self.db.run(f"CREATE {kind} ON {CHANGES.sql} ({', '.join(map(quoted, self.keys))})")
+            made = True
         except psycopg2.Error as error:
-            if meaning(error) not in (Meaning.ROWS, Meaning.ACCESS):  # else equal keys, or no index can be made
+            if meaning(error) not in (Meaning.ROWS, Meaning.ACCESS):
                 raise
             self.db.run("ROLLBACK TO SAVEPOINT airflow_ft_keys")
-            self.db.run(
-                f"DELETE FROM {CHANGES.sql} AS change USING (SELECT {PLACE}, row_number() OVER (PARTITION BY {keys}"
-                f" ORDER BY {PLACE} DESC) AS n FROM {CHANGES.sql}) AS later"
-                f" WHERE later.n > 1 AND later.{PLACE} = change.{PLACE}"
-            )
+            made = False
         self.db.run("RELEASE SAVEPOINT airflow_ft_keys")
+        return made
 
     def apply(self, number: int, last: str = "") -> None:
         """Apply the last change of each key. `last`: a query for some of them; "" for all, and only those stay then."""
@@ -142,7 +151,7 @@ class Changes:
                 f"DELETE FROM {table} AS there USING ({last}) AS change"
                 f" WHERE {self.same} AND {self.deletes} AND {older}"
             )
-        written = [*self.columns, self.sink.version_column or ""]
+        written = [*self.columns, self.version_column]
         changed = ", ".join(f"{quoted(each)} = excluded.{quoted(each)}" for each in written if each not in self.keys)
         self.db.run(
             f"INSERT INTO {table} AS there ({', '.join(map(quoted, written))})"
@@ -193,7 +202,7 @@ class Changes:
     @property
     def version(self) -> str:
         """SQL: the version of the row `there`."""
-        return f"there.{quoted(self.sink.version_column or '')}"
+        return f"there.{quoted(self.version_column)}"
 
     def drop(self) -> None:
         """Makes room for the next one. SinkAccessError: the user is kept from it."""
@@ -214,6 +223,11 @@ class Changes:
                 " (pg_event_trigger) raised the error, let it allow temporary tables.",
                 sink=self.name,
             ) from error
+
+
+def version_of(table: Table, sink: PostgresSink, name: str) -> str:
+    """Return the table's own name of the version column. UnfitTargetError: the column is gone."""
+    return table.columns_of([sink.version_column or ""], name)[0].name
 
 
 def unknown_kinds(column: str, rows: pa.RecordBatch) -> Mapping[int, str]:
@@ -253,10 +267,9 @@ FROM pg_class c WHERE c.oid = to_regclass(%s)
 """
 
 
-def may_refuse(session: Session, table: Table, columns: Collection[str], sink: PostgresSink) -> bool:
+def may_refuse(session: Session, table: Table, filled: Collection[str]) -> bool:
     """Return whether the table could refuse rows that its types and NOT NULL take; then a trial applies them.
 
-    The table is locked; `columns` are those that rows fill.
+    The table is locked; `filled` are the columns that rows or the sink fill.
     """
-    filled = [*columns, sink.version_column or ""]
-    return not session.value(_PLAIN, (filled, table.name.sql))
+    return not session.value(_PLAIN, ([*filled], table.name.sql))

@@ -20,7 +20,7 @@ from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.base.requirements import text_of
 from airflow_ft.sinks.base.slices import label
 from airflow_ft.sinks.postgres.catalog import closed_sequences, read_table, unpreparable
-from airflow_ft.sinks.postgres.changes import Changes
+from airflow_ft.sinks.postgres.changes import Changes, version_of
 from airflow_ft.sinks.postgres.failures import translated_errors
 from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid, places
 from airflow_ft.sinks.postgres.ledger import Ledger
@@ -159,7 +159,8 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
             )
     if sink.strategy == "upsert":
         with _undone(session):
-            names = [name for name, column in table.columns.items() if name != sink.version_column]
+            version = version_of(table, sink, name)
+            names = [column for column in table.columns if column != version]
             changes = Changes.of(session, sink, table, names, name)
             changes.create()  # an event trigger may refuse it
             changes.drop()

@@ -28,8 +28,8 @@ def key_problems(session: Session, sink: PostgresSink, table: Table, schema: pa.
         " generate_subscripts(i.indcollation, 1) AS n JOIN pg_attribute a ON a.attrelid = i.indrelid"
         " AND a.attnum = i.indkey[n] JOIN pg_collation own ON own.oid = a.attcollation JOIN pg_collation other"
         " ON other.oid = i.indcollation[n] WHERE own.oid <> other.oid"
-        " AND NOT (own.collisdeterministic AND other.collisdeterministic)) FROM pg_index i"
-        " WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indimmediate AND i.indisvalid"
+        " AND NOT (own.collisdeterministic AND other.collisdeterministic)), i.indimmediate FROM pg_index i"
+        " WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indisvalid"
         " AND i.indpred IS NULL AND i.indexprs IS NULL",
         (name.sql,),
     )
@@ -37,11 +37,21 @@ def key_problems(session: Session, sink: PostgresSink, table: Table, schema: pa.
     fitting = [column.name for column in keys if column.not_null]
     unknown = [key for key in sink.key_columns if table.column(key) is None]
     yield from (misfits.no_such_key(key, [*table.columns]) for key in unknown)
-    is_key = len(fitting) == len(sink.key_columns) and sorted(fitting) in [row[0] for row in unique]
+    usable = [names for names, _, immediate in unique if immediate]
+    is_key = len(fitting) == len(sink.key_columns) and sorted(fitting) in usable
     if not is_key and not unknown:
         remedy = f"Run `ALTER TABLE {name.sql} ADD PRIMARY KEY ({listed})`, or set key_columns= to such a key."
         yield misfits.no_key(sink.key_columns, f"{remedy} A key that is DEFERRABLE does not count.")
-    if any(differs for names, differs in unique if names == sorted(fitting)):
+    if is_key and not all(immediate for names, _, immediate in unique if names == sorted(fitting)):
+        yield UnfitTargetError(
+            f"a DEFERRABLE unique constraint of {name} on ({', '.join(sink.key_columns)}) repeats its key. The server"
+            " refuses ON CONFLICT for these columns.",
+            code="key_unfit",
+            remedy="Drop that constraint, or create it again as NOT DEFERRABLE.",
+            table=str(name),
+            key_columns=list(sink.key_columns),
+        )
+    if any(differs for names, differs, immediate in unique if immediate and names == sorted(fitting)):
         yield UnfitTargetError(
             f"a unique index of {name} on ({', '.join(sink.key_columns)}) has another collation than its columns."
             " A change of one key could overwrite the row of another.",

@@ -12,7 +12,7 @@ from airflow_ft.sinks.arrow import first_fit, is_binary, is_text
 from airflow_ft.sinks.base.proposal import Dialect, create_table
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.ledger import create_schema
-from airflow_ft.sinks.postgres.naming import TableName
+from airflow_ft.sinks.postgres.naming import MAX_BYTES, TableName
 from airflow_ft.sinks.postgres.spec import PostgresSink
 
 
@@ -53,4 +53,4 @@ _NAMES = (
     (pa.types.is_date, "date"),
     (pa.types.is_time, "time"),
 )
-_DIALECT = Dialect(quoted, type_of)
+_DIALECT = Dialect(quoted, type_of, is_name=lambda name: len(name.encode()) <= MAX_BYTES)

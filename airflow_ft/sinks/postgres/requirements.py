@@ -24,7 +24,7 @@ from airflow_ft.sinks.postgres.encoding import fits
 from airflow_ft.sinks.postgres.failures import translated_errors
 from airflow_ft.sinks.postgres.keys import key_problems
 from airflow_ft.sinks.postgres.ledger import Ledger, ledger_of
-from airflow_ft.sinks.postgres.naming import TableName
+from airflow_ft.sinks.postgres.naming import MAX_BYTES, TableName
 from airflow_ft.sinks.postgres.proposal import type_of
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
@@ -134,7 +134,8 @@ def judged(
     if sink.strategy == "upsert":
         for problem in key_problems(session, sink, table, schema):
             yield problem.located(sink=name)
-    own = {sink.change_column, sink.version_column} - {None}  # of the rows, and of the table
+    version = table.column(sink.version_column or "")
+    own = {sink.change_column, sink.version_column, version and version.name} - {None}  # of the rows, and of the table
     seen: dict[str, str] = {}
     misfits = Misfits(str(table.name), name)
     for field in (field for field in schema if field.name not in own):
@@ -179,6 +180,10 @@ def without_rows(session: Session, sink: PostgresSink, table: Table, name: str) 
 
 
 def _schema_problem(misfits: Misfits, table: Table, field: pa.Field, column: Column | None) -> AirflowFtError | None:
+    if column is None and len(field.name.encode()) > MAX_BYTES:
+        what = f"the name of column {field.name!r} is longer than {MAX_BYTES} bytes, so that no table can have it."
+        remedy = f"Rename the column in the job: give it a name of at most {MAX_BYTES} bytes."
+        return misfits.of_rows(what, "name_invalid", remedy, column=field.name)
     if column is None:
         declared = type_of(field.type)
         remedy = f"Drop the column in the job, or convert it to text: `to_json({field.name})`."

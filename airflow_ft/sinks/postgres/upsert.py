@@ -24,8 +24,8 @@ from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.changes import VERSIONS, versions_ahead, versions_unread, written_versions
 from airflow_ft.sinks.base.sql_names import quoted
-from airflow_ft.sinks.postgres.catalog import Table
-from airflow_ft.sinks.postgres.changes import Changes
+from airflow_ft.sinks.postgres.catalog import Table, read_table
+from airflow_ft.sinks.postgres.changes import Changes, version_of
 from airflow_ft.sinks.postgres.failures import describe
 from airflow_ft.sinks.postgres.load import declining
 from airflow_ft.sinks.postgres.local import LocalParticipant
@@ -64,11 +64,13 @@ class UpsertParticipant(LocalParticipant):
         for name, sink in self.sinks.items():
             if _version_of(sink) in known:
                 continue
-            table, version = TableName.parse(sink.table), str(sink.version_column)
-            ahead = f"SELECT EXISTS (SELECT FROM {table.sql} WHERE {quoted(version)} >= %s)"
+            table = TableName.parse(sink.table)
             with self._session() as db:
+                version = version_of(read_table(db, table, name), sink, name)
+                # No parameter: a name may have a percent sign.
+                ahead = f"SELECT EXISTS (SELECT FROM {table.sql} WHERE {quoted(version)} >= {int(plan.number)})"
                 try:
-                    found = db.value(ahead, (plan.number,))
+                    found = db.value(ahead)
                 except psycopg2.errors.QueryCanceled as error:  # statement_timeout: another try would take as long
                     index = f"CONCURRENTLY ON {table.sql} ({quoted(version)})"
                     raise versions_unread(str(table), version, name, describe(error), index) from error

@@ -97,9 +97,12 @@ class SqliteFile:
         """A connection, which rolls back what is not committed when it is closed; None: there is no file.
 
         With `create` the file is made. `where` is what the errors name. Raises SinkUnavailableError, SinkAccessError.
+        An OSError of the block is raised as it is: it belongs to another file, such as one of the write-ahead log.
         """
         try:
-            if not create and not self.path.exists():
+            with self._reaching():
+                there = create or self.path.exists()
+            if not there:
                 yield None
                 return
             if sqlite3.sqlite_version_info < OLDEST:
@@ -120,8 +123,6 @@ class SqliteFile:
             raise error.located(**where) from error.__cause__
         except sqlite3.Error as error:
             raise self._translated(error).located(**where) from error
-        except OSError as error:
-            raise self._unreachable(error).located(**where) from error
 
     def mark(self) -> tuple[int, int] | None:
         """Return the identity of the file of that name; None if it is missing."""
@@ -132,7 +133,7 @@ class SqliteFile:
 
     def require_place(self) -> None:
         """SinkAccessError for a file that cannot be written, or made, or whose locks do not work."""
-        try:
+        with self._reaching():
             if (kind := network_file_system(self.path.resolve().parent)) is not None:
                 raise SinkAccessError(
                     f"the file {self.path} is on a network file system ({kind}), where SQLite's locks do not work.",
@@ -143,16 +144,19 @@ class SqliteFile:
                     file_system=kind,
                 )
             require_file(self.path)
-        except OSError as error:
-            raise self._unreachable(error) from error
 
-    def _unreachable(self, error: OSError) -> SinkAccessError:
-        return SinkAccessError(
-            f"cannot reach {self.path}: {error.strerror or error}.",
-            code="file_unusable",
-            remedy=f"Give the user who runs the tasks access to {self.path.parent}, or choose another file.",
-            path=str(self.path),
-        )
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Around a look at this file: SinkAccessError for an OSError."""
+        try:
+            yield
+        except OSError as error:
+            raise SinkAccessError(
+                f"cannot reach {self.path}: {error.strerror or error}.",
+                code="file_unusable",
+                remedy=f"Give the user who runs the tasks access to {self.path.parent}, or choose another file.",
+                path=str(self.path),
+            ) from error
 
     def describe(self) -> str:
         """Return what it is, once it could be written; one that is not there is not made. Raises as `opened` does."""
@@ -161,7 +165,8 @@ class SqliteFile:
             if db is None:
                 return f"SQLite {sqlite3.sqlite_version}: {self.path} will be created"
             db.execute("BEGIN IMMEDIATE")
-            return f"SQLite {sqlite3.sqlite_version}: {self.path}, {self.path.stat().st_size:,} bytes"
+            with self._reaching():
+                return f"SQLite {sqlite3.sqlite_version}: {self.path}, {self.path.stat().st_size:,} bytes"
 
     def _translated(self, error: sqlite3.Error) -> AirflowFtError:
         """As one of ours; an error of COMMIT too, since the next try reads the marker."""

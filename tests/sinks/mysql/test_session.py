@@ -13,8 +13,9 @@ import pytest
 from pymysql.constants import CLIENT
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import SinkUnavailableError
+from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.sinks.mysql import session
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.participant import open_participant
@@ -34,6 +35,24 @@ def test_a_silent_endpoint_is_left_within_the_time_to_log_in() -> None:
         with raises(SinkUnavailableError, "server_unreachable"):
             open_participant(plan, info, open_wal(), Limits(login=0.2, answer=30)).head("orders")
         assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("said", "package"),
+    [
+        ("'pynacl' package is required for ed25519_password auth method", "pynacl"),
+        ("'cryptography' package is required for sha256_password", "cryptography"),
+        ("anything else", "cryptography"),
+    ],
+)
+def test_the_package_that_a_login_lacks_is_named(monkeypatch: pytest.MonkeyPatch, said: str, package: str) -> None:
+    def lacking(**_: object) -> None:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(session, "WireConnection", lacking)
+    with raises(SinkAccessError, "package_missing", package=package) as refused:
+        Session(ConnectionInfo("shop", "mysql", host="127.0.0.1"), Limits())
+    assert refused.error and f"pip install {package}" in refused.error.remedy
 
 
 @pytest.fixture

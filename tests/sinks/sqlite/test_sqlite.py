@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -420,6 +421,19 @@ def test_a_file_that_cannot_be_reached_is_told(tmp_path: Path, place: str, monke
         file.describe()
     with raises(SinkAccessError, "file_unusable", path=str(file.path)), file.opened():
         raise AssertionError
+
+
+def test_an_error_of_the_log_does_not_blame_the_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = world.plan()
+    vote = world.prepare(plan)
+
+    def batches(*_: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied", "/wal/part-0.parquet")
+
+    monkeypatch.setattr(ParquetSegment, "batches", batches)
+    with pytest.raises(PermissionError) as failed:
+        world.commit(plan, vote)
+    assert failed.value.filename == "/wal/part-0.parquet"
 
 
 def test_a_file_on_a_network_file_system_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

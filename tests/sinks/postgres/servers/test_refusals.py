@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -80,6 +81,19 @@ def test_a_row_that_a_trigger_refuses_by_any_code_is_refused(make: Make, when: s
         with raises(DeclinedError, "row_refused", sink=SINK, sqlstate=code):
             world.prepare(plan)
     set_aside(world, plan, [1, 3])
+
+
+def test_a_key_that_no_index_holds_is_set_aside(make: Make) -> None:
+    world = make("CREATE TABLE orders (id text PRIMARY KEY, text text, version bigint NOT NULL DEFAULT 0)", **UPSERT)
+    world.commit_point = False
+    world.deliver(world.plan(pa.table({"id": ["x"], "text": ["old"]})))
+    world.predecessor = 1
+    letters = random.Random(1)
+    large = "".join(chr(letters.randrange(0x4E00, 0x9FFF)) for _ in range(5_000))  # does not compress
+    plan = world.plan(pa.table({"id": ["x", large, "x"], "text": ["a", "b", "c"]}))
+    proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
+    assert of_proof(proof)[SINK].places == ((plan.number, "rows/part-00000.parquet", 1, 2),)
+    assert table_of(world).sql("SELECT id, text FROM orders") == [("x", "c")]
 
 
 INTO_AUDIT = "INSERT INTO audit VALUES (new.id)"

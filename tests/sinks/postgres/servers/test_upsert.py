@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.errors import (
+    AirflowFtError,
     DeclinedError,
     FencedError,
     HaltError,
@@ -19,7 +20,7 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.verify import Delivered, SinkReport
-from airflow_ft.sinks.postgres import requirements, verify
+from airflow_ft.sinks.postgres import proposal, requirements, verify
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.testing.world import SINK, World
@@ -235,6 +236,48 @@ def test_a_table_without_a_usable_key_or_version_is_refused(make: Make, ddl: str
     with raises(UnfitTargetError, code, sink=SINK, table="public.orders") as caught:
         world.prepare(world.plan())
     assert caught.error is not None and "ALTER TABLE" in caught.error.remedy
+
+
+def test_a_deferrable_constraint_beside_the_key_is_refused(make: Make) -> None:
+    world = make(f"{ORDERS}; ALTER TABLE orders ADD UNIQUE (id) DEFERRABLE", **UPSERT)
+    with raises(UnfitTargetError, "key_unfit", sink=SINK, key_columns=["id"]):
+        world.prepare(world.plan())
+    table_of(world).sql("ALTER TABLE orders DROP CONSTRAINT orders_id_key")
+    world.deliver(world.plan())
+
+
+def test_names_with_percent_signs_are_delivered(make: Make) -> None:
+    create = ORDERS.replace("orders", '"o%rders"').replace("version", '"v%s"')
+    world = make(create, **{**CHANGES, "table": '"o%rders"', "version_column": "v%s"})
+    world.deliver(world.plan(changes(("c", 1, "a"), ("d", 2, None))))
+    assert table_of(world).sql('SELECT * FROM "o%rders"') == [(1, "a", 1)]
+
+
+@pytest.mark.parametrize("default", [" DEFAULT 0", ""])
+def test_a_version_column_in_other_case_is_the_tables(make: Make, default: str) -> None:
+    world = make(ORDERS.replace(" DEFAULT 0", default), **{**CHANGES, "version_column": "VERSION"})
+    assert _problems(world) == []
+    world.deliver(world.plan(changes(("c", 1, "a"), ("c", 2, "b"))))
+    world.predecessor = 1
+    world.deliver(world.plan(changes(("u", 1, "c"), ("d", 2, None))))
+    assert found(world) == [(1, "c", 2)]
+
+
+def test_a_column_name_that_the_server_cuts_is_refused(make: Make) -> None:
+    world, long = make("CREATE TABLE orders (id bigint)"), "é" * 32
+    where, plan = table_of(world).connection, world.participant_plan()
+    fits, tight = (pa.schema([("id", pa.int64()), (name, pa.string())]) for name in (long[:31], long))
+    [statement] = proposal.propose(plan, where, {SINK: tight})
+    assert f"-- {long!r}: " in statement and f'"{long}"' not in statement
+    [refused] = requirements.schema_problems(plan, where, {SINK: tight})
+    assert isinstance(refused, DeclinedError) and refused.code == "name_invalid" and refused.column == long
+    [missing] = requirements.schema_problems(plan, where, {SINK: fits})
+    assert missing.code == "column_missing"
+
+
+def _problems(world: World) -> Sequence[AirflowFtError]:
+    schemas = {SINK: changes(("c", 1, "a")).schema}
+    return requirements.schema_problems(world.participant_plan(), table_of(world).connection, schemas)
 
 
 def test_a_misspelled_key_is_told_with_the_closest_column(make: Make) -> None:
