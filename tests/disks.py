@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -24,6 +25,20 @@ def in_memory() -> Iterator[Path]:
     memory = _MEMORY if has_room else None
     with tempfile.TemporaryDirectory(prefix="airflow-ft-", dir=memory, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
+
+
+@contextmanager
+def synced(before: Path | None = None) -> Iterator[set[int]]:
+    """Yield the inodes of files and folders that this process syncs, until `before` exists."""
+    sync, seen = os.fsync, set[int]()
+
+    def recorded(file: int) -> None:
+        if before is None or not before.exists():
+            seen.add(os.fstat(file).st_ino)
+        sync(file)
+
+    with mock.patch.object(os, "fsync", recorded):
+        yield seen
 
 
 class Disk:

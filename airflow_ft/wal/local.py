@@ -362,6 +362,19 @@ def _sync_entry(entry: os.DirEntry[str], known: tuple[int, int, int] | None) -> 
     return None
 
 
+def folders_above(path: Path) -> Iterator[Path]:
+    """Yield the folders above a file or folder, on its disk. Any of them may be new."""
+    disk = path.stat().st_dev
+    return (folder for folder in path.absolute().parents if folder.stat().st_dev == disk)
+
+
+def sync_above(path: Path) -> None:
+    """Return when the entries of all folders that lead to a file or folder survive a power cut."""
+    for folder in folders_above(path):
+        with contextlib.suppress(PermissionError):  # a folder that this process may not read is not its own
+            _sync_folder(folder)
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -23,7 +23,7 @@ from airflow_ft.sinks.base.places import is_object_store
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.objects import Objects, keys_of
 from airflow_ft.wal.filesystem import FileSystem, filesystem
-from airflow_ft.wal.local import local_path
+from airflow_ft.wal.local import local_path, sync_above
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -87,6 +87,8 @@ class Place:
 
         with suppress(FileExistsError):
             self.files.make_folder(self.root)
+        if not self.is_bucket:
+            sync_above(local_path(self.root))  # before others find the table, who do not sync these folders
         DeltaTable.create(
             str(self),
             schema,
@@ -144,11 +146,6 @@ class Place:
             with suppress(WalCorruptError), self.files.open(self.commit_uri(version)) as file:
                 self.files.sync_file(file)
         self.files.sync_folders(self.uri(LOG), self.root)
-
-    def sync(self) -> None:
-        """Returns when the folder itself survives a power cut."""
-        if not self.is_bucket:
-            self.files.sync_folders(self.root, local_path(self.root).parent.as_uri())
 
     # --- files ---------------------------------------------------------------------------------------------------
 

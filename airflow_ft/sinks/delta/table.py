@@ -99,7 +99,6 @@ class Snapshot:
         """
         _create(place, schema, partition_by)
         place.sync_log(range(1))
-        place.sync()
         found = cls.newest(place)
         if found is None:
             raise OvertakenError

@@ -24,6 +24,7 @@ from airflow_ft.sinks.hive import formats
 from airflow_ft.sinks.hive.columns import FORMAT, arrow_of, in_files
 from airflow_ft.sinks.hive.table import Part, Version
 from airflow_ft.sinks.refused import Refused
+from airflow_ft.wal.local import LocalFileSystem, local_path, sync_above
 
 _LONGEST = 500
 """Bytes of the name of a partition, without the sink's own value: metastores have room for 767."""
@@ -58,6 +59,8 @@ class Rows(TableRows):
         written = self._filled(out, readers, dead_letters, put)
         if written:
             files.sync_tree(folder, version.root, {})
+            if isinstance(files, LocalFileSystem):  # the metastore may have made these folders, and syncs nothing
+                sync_above(local_path(version.root))
         for place in dict.fromkeys(each.path.rpartition("/")[0] for each in written):
             below = files.uri(folder, *place.split("/")) if place else folder
             self.parts.append(Part(partitions.values_of(place, keys), below))

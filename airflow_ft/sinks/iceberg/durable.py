@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from airflow_ft.wal.local import folders_above
+
 
 def local(location: str) -> Path | None:
     """Return the path of a location, as pyiceberg reads it: a % is a %. None: it is not on a disk."""
@@ -28,16 +30,10 @@ def sync(locations: Iterable[str], *, missing_ok: bool = False) -> None:
             if not missing_ok:
                 raise
         else:
-            folders |= set(_above(path))
+            folders |= set(folders_above(path))
     for folder in folders:
         with suppress(PermissionError):  # a folder that may not be read is none that this process has made
             _sync(folder)
-
-
-def _above(path: Path) -> Iterable[Path]:
-    """Return the folders on the disk of a file: any of them may be new."""
-    disk = path.stat().st_dev
-    return (folder for folder in path.absolute().parents if folder.stat().st_dev == disk)
 
 
 def _sync(path: Path) -> None:

@@ -31,7 +31,7 @@ from airflow_ft.sinks.paimon.manifests import ADDED, Manifests, Record, identity
 from airflow_ft.sinks.paimon.memory import OURS, Awaited, Chain, Document, Ledger, Written
 from airflow_ft.sinks.paimon.partitions import Partitions
 from airflow_ft.sinks.paimon.place import SCHEMAS, SNAPSHOTS, Place, lost, replaced
-from airflow_ft.wal.local import local_path
+from airflow_ft.wal.local import local_path, sync_above
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,10 +74,12 @@ class Version:
     @classmethod
     def made(cls, place: Place, schema: pa.Schema | None, layout: Layout) -> Self:
         """Create a table; without a schema one that has no columns yet. OvertakenError: another process was faster."""
-        for folder in (place.uri(), place.uri(OURS)):
-            with suppress(FileExistsError):
-                place.files.make_folder(folder)
-        place.files.sync_folders(place.root, local_path(place.root).parent.as_uri())
+        with suppress(FileExistsError):
+            place.files.make_folder(place.uri())
+        sync_above(local_path(place.root))  # before others find the table, who do not sync these folders
+        with suppress(FileExistsError):
+            place.files.make_folder(place.uri(OURS))
+        place.files.sync_folders(place.root, place.root)
         version = cls(place, None, None)
         if schema is not None:
             version.define(schema, layout)

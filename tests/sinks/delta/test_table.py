@@ -37,6 +37,7 @@ from airflow_ft.sinks.delta.table import Snapshot, translated_delta_errors
 from airflow_ft.testing.world import SINK, THEIRS, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.local import LocalFileSystem
+from tests.disks import synced
 from tests.raising import raises
 from tests.sinks.delta.world import participant_of, table_of, world_of
 
@@ -93,6 +94,15 @@ def test_one_commit_holds_the_marker_and_the_logs_own_file(tmp_path: Path) -> No
     kinds = [next(iter(json.loads(line))) for line in last.splitlines()]
     assert sorted(kinds) == ["add", "commitInfo", "txn"]
     assert json.loads(last.splitlines()[0])["commitInfo"]["airflow_ft"]["checkpoint"] == 1
+
+
+def test_new_folders_above_a_new_table_are_synced(tmp_path: Path) -> None:
+    """The next process finds the table, and does not sync them."""
+    path = tmp_path / "lake" / "shop" / "orders"
+    with synced(before=path / "_delta_log") as seen:
+        Snapshot.made(Place.of(DeltaSink(table=str(path)), NOTHING), pa.schema({"id": pa.int64()}), ())
+    assert {each.stat().st_ino for each in (path.parent, path.parent.parent, tmp_path)} <= seen
+    assert (path / "_delta_log" / f"{0:020}.json").exists()
 
 
 @pytest.mark.parametrize("inner", [[100, None], ["x", None]], ids=["numbers", "texts"])

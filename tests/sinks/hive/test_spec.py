@@ -25,6 +25,7 @@ from airflow_ft.sinks.hive.table import Version, path_of
 from airflow_ft.sinks.hive.thrift import API
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
+from tests.disks import synced
 from tests.raising import raises
 from tests.sinks.hive.world import read_file, storage
 
@@ -125,6 +126,20 @@ def test_files_have_the_columns_in_the_tables_order(tmp_path: Path, format: str,
     read = read_file(str(file))
     assert read.column_names == ["first", "middle", "last"]
     assert read.to_pylist() == [{"first": "Ada", "middle": None, "last": 1}]
+
+
+def test_folders_above_the_table_are_synced_with_its_rows(tmp_path: Path) -> None:
+    """The metastore may have made them, and it syncs nothing."""
+    folder = tmp_path / "shop.db" / "orders"
+    folder.mkdir(parents=True)
+    keys = [API.FieldSchema(name="airflow_ft", type="string")]
+    there = API.Table(sd=storage({"id": "bigint"}, location=f"file:{folder}"), partitionKeys=keys)
+    segment = write_segment(SegmentFolder(str(tmp_path / "wal"), "shop", 1, 1, 1), 1, {"rows": pa.table({"id": [1]})})
+    place = Connected(ConnectionInfo("metastore", "hive_metastore", host="h"), ("shop", "orders"))
+    rows = Rows(Version(place, there), "rows", 128 << 20, "p/n", (1, 1))
+    with synced() as seen:
+        assert rows.write(mock.Mock(number=1), [open_wal().open(segment)], None) == 1
+    assert {each.stat().st_ino for each in (folder, folder.parent, tmp_path)} <= seen
 
 
 def test_a_lacking_column_of_an_unknown_type_is_refused() -> None:

@@ -20,13 +20,14 @@ from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.protocol.votes import Outcome, Vote
 from airflow_ft.sinks.paimon import verify
-from airflow_ft.sinks.paimon.memory import Chain, Document
+from airflow_ft.sinks.paimon.memory import OURS, Chain, Document
 from airflow_ft.sinks.paimon.reading import path_of
 from airflow_ft.sinks.paimon.requirements import CHECKS, required, schema_problems
 from airflow_ft.sinks.paimon.table import Version
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.local import LocalFileSystem
+from tests.disks import synced
 from tests.raising import raises
 from tests.sinks.paimon.world import participant_of, table_of, world_of
 
@@ -88,22 +89,27 @@ def test_a_copy_from_another_file_system_is_synced(tmp_path: Path, monkeypatch: 
     world = world_of(tmp_path)
     plan = world.plan()
     vote = world.prepare(plan)
-    link, fsync, synced = os.link, os.fsync, list[int]()
+    link = os.link
 
     def refused(source: Any, target: Any, **more: Any) -> None:
         if str(target).endswith(".parquet"):
             raise OSError(errno.EXDEV, "Invalid cross-device link")
         link(source, target, **more)
 
-    def recorded(file: int) -> None:
-        synced.append(os.fstat(file).st_ino)
-        fsync(file)
-
     monkeypatch.setattr(os, "link", refused)
-    monkeypatch.setattr(os, "fsync", recorded)
-    world.commit(plan, vote)
+    with synced() as seen:
+        world.commit(plan, vote)
     [file] = (table_of(world).path / "bucket-0").iterdir()
-    assert file.stat().st_nlink == 1 and file.stat().st_ino in synced
+    assert file.stat().st_nlink == 1 and file.stat().st_ino in seen
+
+
+def test_new_folders_above_a_new_table_are_synced(tmp_path: Path) -> None:
+    """The next process finds the table, and does not sync them."""
+    world = world_of(tmp_path)
+    path = table_of(world).path
+    with synced(before=path / OURS) as seen:
+        world.deliver(world.plan())
+    assert {each.stat().st_ino for each in (path.parent, tmp_path)} <= seen
 
 
 def test_others_commit_between_and_beside(tmp_path: Path) -> None:
