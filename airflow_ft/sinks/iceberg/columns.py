@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids, schema_to_pyarrow
@@ -78,9 +78,17 @@ def sources(schema: Schema, spec: PartitionSpec) -> dict[str, pa.DataType]:
 
 
 def schema_problems(
-    sink: IcebergSink, schema: pa.Schema, there: Schema | None, spec: PartitionSpec | None, name: str
+    sink: IcebergSink,
+    schema: pa.Schema,
+    there: Schema | None,
+    spec: PartitionSpec | None,
+    name: str,
+    partitions: Collection[str] = (),
 ) -> Iterator[AirflowFtError]:
-    """All that speaks against such rows. `there`: of the table; None, or without columns: it is made of the rows."""
+    """All that speaks against such rows. `there`: of the table; None, or without columns: it is made of the rows.
+
+    `partitions` are the names of the table's partitions, also of former ones.
+    """
     unholdable = list(FORMAT.unholdable(sink.table, schema, name))
     yield from unholdable
     if there is None or not there.fields:
@@ -90,7 +98,6 @@ def schema_problems(
     yield from FORMAT.unfit(sink.table, schema, of_table(there), name, evolves=sink.schema_evolution)
     assert spec is not None
     if sink.schema_evolution:
-        partitions = {field.name for field in spec.fields}
         yield from (_taken(each, name) for each in lacking(schema, of_table(there)).names if each in partitions)
     for twice in _repeated([str(there.find_column_name(field.source_id)) for field in spec.fields]):
         yield UnfitTargetError(

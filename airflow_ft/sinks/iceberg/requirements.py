@@ -47,7 +47,9 @@ class Checks(CatalogChecks[Version]):
     ) -> Iterable[AirflowFtError]:
         if version is None:
             return columns.schema_problems(sink, schema, None, None, name)
-        found = columns.schema_problems(sink, schema, version.table.schema(), version.spec, name)
+        there, specs = version.table.schema(), version.table.metadata.partition_specs
+        partitions = {field.name for spec in specs for field in spec.fields}
+        found = columns.schema_problems(sink, schema, there, version.spec, name, partitions)
         return (_renamed(each, version, schema) or each for each in found)
 
 

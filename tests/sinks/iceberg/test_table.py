@@ -529,10 +529,15 @@ def test_a_table_with_two_partitions_of_a_column_is_refused(world: World) -> Non
         world.prepare(world.plan())
 
 
-def test_no_added_column_has_the_name_of_a_partition(tmp_path: Path) -> None:
+@pytest.mark.parametrize("former", [False, True])
+def test_no_added_column_has_the_name_of_a_partition(tmp_path: Path, former: bool) -> None:
     given = pa.table({"id": [1], "at": [NOON]})
     with closing(world_of(tmp_path, partition_by=["day(at)"], schema_evolution=True)) as world:
         world.deliver(world.plan(given))
+        if former:
+            table_of(world).sink = replace(table_of(world).sink, partition_by=())
+            with opened(world) as table, table.update_spec() as spec:
+                spec.remove_field("at_day")
         with raises(DeclinedError, "partition_unfit", sink=SINK, column="at_day"):
             world.prepare(world.plan(given.append_column("at_day", pa.array(["x"]))))
 
