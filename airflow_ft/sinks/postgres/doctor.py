@@ -20,7 +20,7 @@ from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.base.requirements import text_of
 from airflow_ft.sinks.base.slices import label
 from airflow_ft.sinks.postgres.catalog import closed_sequences, read_table, unpreparable
-from airflow_ft.sinks.postgres.changes import Changes
+from airflow_ft.sinks.postgres.changes import Changes, version_of
 from airflow_ft.sinks.postgres.failures import translated_errors
 from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid, places
 from airflow_ft.sinks.postgres.ledger import Ledger
@@ -157,10 +157,10 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
                 " prepare such a transaction",
                 "Choose strategy 'local', or drop the trigger.",
             )
-    version = table.column(sink.version_column or "")
-    if sink.strategy == "upsert" and version is not None:  # `key_problems` speaks of a missing one
+    if sink.strategy == "upsert":
         with _undone(session):
-            names = [column for column in table.columns if column != version.name]
+            version = version_of(table, sink, name)
+            names = [column for column in table.columns if column != version]
             changes = Changes.of(session, sink, table, names, name)
             changes.create()  # an event trigger may refuse it
             changes.drop()

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
@@ -31,7 +30,6 @@ from tests.raising import raises
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.deaths import AtStatement, Death
 from tests.sinks.postgres.servers.test_local import drop_user, limited
-from tests.sinks.postgres.servers.test_tools import examined_all
 from tests.sinks.postgres.world import quick, table_of
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled]
@@ -275,12 +273,6 @@ def test_a_column_name_that_the_server_cuts_is_refused(make: Make) -> None:
     assert isinstance(refused, DeclinedError) and refused.code == "name_invalid" and refused.column == long
     [missing] = requirements.schema_problems(plan, where, {SINK: fits})
     assert missing.code == "column_missing"
-
-
-def test_the_doctor_names_a_missing_version_column_once(make: Make) -> None:
-    world = make("CREATE TABLE orders (id bigint PRIMARY KEY, text text)", **UPSERT)
-    found = [check.code for check in examined_all(world) if check.verdict is Verdict.PROBLEM]
-    assert found == ["column_missing"]
 
 
 def _problems(world: World) -> Sequence[AirflowFtError]:
