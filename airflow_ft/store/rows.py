@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_ft.protocol.errors import AirflowFtError, NewerReleaseError, StoreCorruptError
-from airflow_ft.protocol.failure import Failure, Halt, halt_remedy
+from airflow_ft.protocol.failure import Failure, Halt, halt_remedy, shortened
 from airflow_ft.protocol.formats import SENSELESS, is_word
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import Former, RunKey, SparkPosition, canonical_json
@@ -82,8 +82,11 @@ def clean_text(text: str) -> str:
 
 
 def shown_text(text: str) -> str:
-    """Return a text for people as the database keeps it: clean, and without secrets, which errors of jobs may quote."""
-    return clean_text(without_secrets(text))
+    """Return a text for people as the database keeps it: clean, short, and without secrets.
+
+    Errors of jobs may quote secrets and whole tables.
+    """
+    return shortened(clean_text(without_secrets(text)))  # after the secrets: the end of one shows what it is
 
 
 def json_text(value: Any) -> str:
