@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,7 @@ _MICROSECOND = timedelta(microseconds=1)
 EVENTS_OF_ONE = "SELECT * FROM event WHERE pipeline = ? AND number = ? ORDER BY id DESC LIMIT ?"
 _DECODE = json.JSONDecoder().raw_decode
 _UNITS = frozenset(Unit)
+_SOURCE, _STORED = "job_source", "digest"
 _NEWER_REMEDY = (
     "Install the version of airflow-ft that wrote this, or a newer one. Until then nothing here acts on the pipeline."
 )
@@ -288,6 +290,28 @@ def to_event(row: Row) -> Event:
         message=row["message"],
         detail=json_object(row["detail"]),
     )
+
+
+def texts_of_spec(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the texts to store for a specification, each behind its digest. The last one names the others.
+
+    The source of the job has a text of its own: it is long, and the same where other values differ from run to run.
+    """
+    if not isinstance(spec.get(_SOURCE), str):
+        return [_with_digest(spec)]
+    source = _with_digest({_SOURCE: spec[_SOURCE]})
+    return [source, _with_digest({**spec, _SOURCE: {_STORED: source[0]}})]
+
+
+def _with_digest(value: Mapping[str, Any]) -> tuple[str, str]:
+    text = json_text(value)
+    return hashlib.sha256(text.encode()).hexdigest(), text
+
+
+def digest_of_source(spec: Mapping[str, Any]) -> str:
+    """Return under which digest the source of the job of a stored specification is; "": it is not apart."""
+    found = spec.get(_SOURCE)
+    return str(found[_STORED]) if isinstance(found, Mapping) else ""
 
 
 @stored("spec")
