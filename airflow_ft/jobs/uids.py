@@ -114,9 +114,8 @@ def _operators(frame: DataFrame, node: Any) -> Iterator[Identity]:
     kind = kind_of(node)
     if kind is not None:
         yield Identity(kind, tag_of(frame, node, _TAG))
-    children = node.children()
-    for index in range(children.size()):
-        yield from _operators(frame, children.apply(index))
+    for child in _each(node.children()):
+        yield from _operators(frame, child)
 
 
 def kind_of(node: Any) -> str | None:
@@ -129,9 +128,23 @@ def kind_of(node: Any) -> str | None:
         return f"transformWithStateIn{'PySpark' if rows else 'Pandas'}Exec"
     if name == "Join" and not (node.left().isStreaming() and node.right().isStreaming()):
         return None
-    if name == "Aggregate" and "session_window" in node.groupingExpressions().toString():
+    if name == "Aggregate" and any(_is_session(key) for key in _each(node.groupingExpressions())):
         return _SESSION
     return _KINDS.get(name)
+
+
+def _is_session(key: Any) -> bool:
+    """Return whether a key of an aggregation is a session window, by the mark that Spark's planner looks for."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    try:
+        return bool(key.metadata().contains("spark.sessionWindow"))
+    except Py4JError:  # an expression without a name has no metadata
+        return False
+
+
+def _each(found: Any) -> Iterator[Any]:
+    return (found.apply(index) for index in range(found.size()))
 
 
 def tag_of(frame: DataFrame, node: Any, name: str) -> str:

@@ -8,6 +8,7 @@ import time
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.store.database import Database
 from airflow_ft.store.decision_log import DecisionLog
+from airflow_ft.store.url import parse_url
 
 MINIMUM_FREE = 256 << 20  # bytes
 CLOCK_TOLERANCE = 5.0  # seconds
@@ -35,7 +36,8 @@ def examine_store(store: DecisionLog) -> list[Check]:
 
 
 def _examine_sqlite(exam: Examination, url: str) -> None:
-    path = url.removeprefix("sqlite://")
+    path = parse_url(url).path
+    assert path is not None
     # That the journal is 'wal' and synchronous FULL is demanded of each connection when it is opened.
     exam.ok("durability", "SQLite on a local disk, write-ahead journal, synchronous FULL")
     free = shutil.disk_usage(path).free

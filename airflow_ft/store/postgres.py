@@ -42,7 +42,7 @@ CONNECT_TIMEOUT = 10.0
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now"
 _CLOCK = f"SELECT {_NOW}"
-_SERVER = "SELECT current_setting('fsync') AS fsync, pg_is_in_recovery() AS standby"
+_SERVER = "SELECT current_setting('fsync') AS fsync, pg_is_in_recovery() AS standby, getdatabaseencoding() AS encoding"
 _SCHEMA_LOCK = 0x41465F5354_4F5245  # an arbitrary constant: the key of the advisory lock of migrations
 # Classes of SQLSTATE that the environment causes: connection, authorisation, invalid database, rollback, resources,
 # lock not available, operator, system, read-only standby; and a table or a column that is not there any more.
@@ -107,7 +107,8 @@ class PostgresDatabase:
                 remedy="Write a number, for example `connect_timeout=10`.",
             ) from None
         self._secrets = [value for name, value in given.items() if "password" in name and value]
-        self._dsn: dict[str, Any] = {"application_name": "airflow_ft", **given}
+        # psycopg2 encodes values as the session is when it begins, which is the database's encoding by default.
+        self._dsn: dict[str, Any] = {"application_name": "airflow_ft", **given, "client_encoding": "UTF8"}
         self._statement_timeout = statement_timeout
         milliseconds = int(statement_timeout * 1000)
         # A process that is stopped between two statements holds the pipeline's row: for less than others wait.
@@ -250,10 +251,7 @@ class PostgresDatabase:
             raise
 
     def _set_up(self, connection: extensions.connection) -> None:
-        """Check that the session gets its settings, and that the server keeps what it acknowledges.
-
-        StoreUnavailableError: the server is a standby. It may lag, and a decision must not rest on what it shows.
-        """
+        """Check the session's settings, and that the server keeps what it acknowledges. Refuse a standby."""
         [found] = _rows(self.execute(connection, _SERVER))
         if found["standby"]:
             raise StoreUnavailableError(
@@ -261,6 +259,13 @@ class PostgresDatabase:
                 code="store_read_only",
                 remedy=_remedy("25006"),
                 store=self.url,
+            )
+        if found["encoding"] not in ("UTF8", "SQL_ASCII"):
+            raise ConfigurationError(
+                f"the decision log {self.url} is in a database with encoding {found['encoding']}, not UTF8.",
+                code="server_setting_unsafe",
+                remedy="Create the database with `ENCODING 'UTF8' TEMPLATE template0`.",
+                encoding=found["encoding"],
             )
         self._open(connection)
         self.execute(connection, "ROLLBACK")

@@ -17,6 +17,7 @@ from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database, Row
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError, UnknownSpecError
 from airflow_ft.store.rows import (
+    digest_of_source,
     key_of,
     spec_of,
     to_event,
@@ -132,7 +133,9 @@ class ReadingOperations:
         rows = self._database.read("SELECT text FROM spec WHERE digest = ?", digest)
         if not rows:
             raise UnknownSpecError(digest)
-        return spec_of(rows[0])
+        found = spec_of(rows[0])
+        source = digest_of_source(found)
+        return {**found, **self.spec(source)} if source else found
 
     def run(self, pipeline: str, run: RunKey) -> Run | None:
         """The run's row, or None."""

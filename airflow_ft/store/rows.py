@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -9,7 +10,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_ft.protocol.errors import AirflowFtError, NewerReleaseError, StoreCorruptError
-from airflow_ft.protocol.failure import Failure, Halt, halt_remedy
+from airflow_ft.protocol.failure import Failure, Halt, halt_remedy, shortened
 from airflow_ft.protocol.formats import SENSELESS, is_word
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import Former, RunKey, SparkPosition, canonical_json
@@ -26,6 +27,7 @@ _MICROSECOND = timedelta(microseconds=1)
 EVENTS_OF_ONE = "SELECT * FROM event WHERE pipeline = ? AND number = ? ORDER BY id DESC LIMIT ?"
 _DECODE = json.JSONDecoder().raw_decode
 _UNITS = frozenset(Unit)
+_SOURCE, _STORED = "job_source", "digest"
 _NEWER_REMEDY = (
     "Install the version of airflow-ft that wrote this, or a newer one. Until then nothing here acts on the pipeline."
 )
@@ -82,8 +84,11 @@ def clean_text(text: str) -> str:
 
 
 def shown_text(text: str) -> str:
-    """Return a text for people as the database keeps it: clean, and without secrets, which errors of jobs may quote."""
-    return clean_text(without_secrets(text))
+    """Return a text for people as the database keeps it: clean, short, and without secrets.
+
+    Errors of jobs may quote secrets and whole tables.
+    """
+    return shortened(clean_text(without_secrets(text)))  # after the secrets: the end of one shows what it is
 
 
 def json_text(value: Any) -> str:
@@ -285,6 +290,28 @@ def to_event(row: Row) -> Event:
         message=row["message"],
         detail=json_object(row["detail"]),
     )
+
+
+def texts_of_spec(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the texts to store for a specification, each behind its digest. The last one names the others.
+
+    The source of the job has a text of its own: it is long, and the same where other values differ from run to run.
+    """
+    if not isinstance(spec.get(_SOURCE), str):
+        return [_with_digest(spec)]
+    source = _with_digest({_SOURCE: spec[_SOURCE]})
+    return [source, _with_digest({**spec, _SOURCE: {_STORED: source[0]}})]
+
+
+def _with_digest(value: Mapping[str, Any]) -> tuple[str, str]:
+    text = json_text(value)
+    return hashlib.sha256(text.encode()).hexdigest(), text
+
+
+def digest_of_source(spec: Mapping[str, Any]) -> str:
+    """Return under which digest the source of the job of a stored specification is; "": it is not apart."""
+    found = spec.get(_SOURCE)
+    return str(found[_STORED]) if isinstance(found, Mapping) else ""
 
 
 @stored("spec")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -15,7 +14,7 @@ from airflow_ft.store.database import Database
 from airflow_ft.store.epochs import abort_unpublished
 from airflow_ft.store.events import EventKind, run_detail, segment_text
 from airflow_ft.store.positions import position_digest
-from airflow_ft.store.rows import clean_text, from_time, json_text, key_of
+from airflow_ft.store.rows import clean_text, from_time, json_text, key_of, texts_of_spec
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 
@@ -33,17 +32,16 @@ class StagingOperations:
         after this call. `spec` (plain JSON, no secret) is the specification of the run and of each number that it
         triggers.
         """
-        text = "" if spec is None else json_text(spec)
-        digest = text and hashlib.sha256(text.encode()).hexdigest()
+        texts = [] if spec is None else texts_of_spec(spec)
+        digest = texts[-1][0] if texts else ""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.require_active()
             attempt = write.draw("next_attempt")
-            if text:
+            for each in texts:
                 write.change(
                     "INSERT INTO spec (digest, text, created_at) VALUES (?, ?, ?) ON CONFLICT (digest) DO NOTHING",
-                    digest,
-                    text,
+                    *each,
                     write.now,
                 )
             write.note_dag(run)

@@ -6,7 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from psycopg2.extras import PhysicalReplicationConnection
 
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, StoreUnavailableError
 from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.store import find_store, open_store
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.store.doctor import examine_store
@@ -138,20 +139,44 @@ def scene(store: DecisionLog) -> Scene:
     return Scene(store)
 
 
+@contextmanager
+def url_of_database(server: Postgres, schema: str, options: str) -> Iterator[str]:
+    """Create a database for the decision log, and drop it afterwards."""
+    name = f"ft_{uuid.uuid4().hex[:12]}"
+    server.sql(f"CREATE DATABASE {name} TEMPLATE template0 {options}")
+    try:
+        yield url_of(server, schema).replace("/postgres?", f"/{name}?")
+    finally:
+        server.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_a_database_without_an_encoding_keeps_every_text(postgres: Postgres, schema: str) -> None:
+    text = "café 日本"
+    with url_of_database(postgres, schema, "ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'") as url:
+        with closing(open_store(url)) as store:
+            Scene(store).take()
+            store.halt(PIPELINE, HaltReason.TOKEN_LOST, text)
+        with closing(open_store(url)) as store:
+            halt = store.pipeline(PIPELINE).halt
+            assert halt is not None and halt.message == text
+
+
+def test_a_database_that_lacks_characters_is_refused(postgres: Postgres, schema: str) -> None:
+    made = url_of_database(postgres, schema, "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+    with made as url, raises(ConfigurationError, "server_setting_unsafe", encoding="LATIN1"):
+        open_store(url)
+
+
 def test_a_database_with_another_order_of_texts_forgets_no_dag(postgres: Postgres, schema: str) -> None:
     """Most servers have 'a' before 'B', as this database; Python has it behind."""
-    name = f"ft_{uuid.uuid4().hex[:12]}"
-    postgres.sql(f"CREATE DATABASE {name} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
-    try:
-        with closing(open_store(url_of(postgres, schema).replace("/postgres?", f"/{name}?"))) as store:
-            scene = Scene(store)
-            scene.take()
-            scene.trigger(RunKey("a", "run-1"))
-            scene.trigger(RunKey("B", "run-2"))
-            assert set(store.overview(PIPELINE).dags) == {"a", "B"}
-            assert [each.name for each in store.overviews("a")] == [PIPELINE]
-    finally:
-        postgres.sql(f"DROP DATABASE {name} WITH (FORCE)")
+    made = url_of_database(postgres, schema, "LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
+    with made as url, closing(open_store(url)) as store:
+        scene = Scene(store)
+        scene.take()
+        scene.trigger(RunKey("a", "run-1"))
+        scene.trigger(RunKey("B", "run-2"))
+        assert set(store.overview(PIPELINE).dags) == {"a", "B"}
+        assert [each.name for each in store.overviews("a")] == [PIPELINE]
 
 
 class TestConnections:

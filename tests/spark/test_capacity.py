@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.backpressure import Wait
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.model import AfterAbort
 from airflow_ft.protocol.reasons import WaitReason
@@ -185,3 +187,36 @@ def test_a_wait_is_told_with_its_reason_and_counted(
     assert all(part in messages for part in ("(TOO_MANY_QUEUED)", "1 wait for delivery", "airflow ft in-doubt"))
     counted = [message for message in caplog.messages if message.startswith("not triggered for")]
     assert counted and all(WAITED.match(message) for message in counted)
+
+
+class Clock:
+    """A clock that only the code under test moves."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("seconds", "least", "most"), [(0.001, 400, 500), (0.05, 15, 20), (3.0, 2, 3)])
+def test_looks_that_take_long_are_made_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, least: int, most: int
+) -> None:
+    clock, looks = Clock(), list[float]()
+    with SqliteStore(tmp_path / "ft.db") as store:
+        stream = Stream(store)
+        since = store.now()
+
+        def look(*_: Any) -> Wait:
+            looks.append(clock.now)
+            clock.now += seconds
+            return Wait(WaitReason.TOO_MANY_QUEUED, since)
+
+        monkeypatch.setattr(capacity, "time", clock)
+        monkeypatch.setattr(capacity, "capacity", look)
+        stream.capacity.take(lambda: clock.now >= 10)
+    assert least <= len(looks) <= most
+    assert all(later - sooner <= seconds + 1.001 for sooner, later in pairwise(looks))

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, StateConflictError
+from airflow_ft.protocol.failure import MOST_CHARACTERS
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, Promise, SparkPosition
-from airflow_ft.protocol.pipelines import RequestKind
+from airflow_ft.protocol.pipelines import HaltReason, RequestKind
 from airflow_ft.protocol.position import Position, is_kept
 from airflow_ft.protocol.reasons import AbortReason
 from tests.raising import raises
@@ -30,6 +31,17 @@ class TestAborts:
         assert aborted.is_undelivered is (state is not S.TRIGGERED)
         assert scene.open_numbers() == ([] if state is S.TRIGGERED else [number])
         assert "ABORTED: DECLINED" in scene.event_texts(number)[-1]
+
+    def test_a_message_of_any_length_is_cut(self, scene: Scene) -> None:
+        scene.take()
+        number = scene.trigger()
+        text = "row " * 250_000
+        scene.store.abort(PIPELINE, scene.epoch, number, AbortReason.DECLINED, text, AfterAbort.CARRIED)
+        scene.store.halt(PIPELINE, HaltReason.TOKEN_LOST, text)
+        halt = scene.store.pipeline(PIPELINE).halt
+        assert halt is not None
+        stored = (scene.checkpoint(number).message, halt.message, *scene.event_texts(number), *scene.event_texts())
+        assert max(map(len, stored)) <= MOST_CHARACTERS and stored[0].startswith("row row")
 
     def test_an_abort_of_prepared_rows_requires_an_abort_marker(self, scene: Scene) -> None:
         (number,) = scene.stage()

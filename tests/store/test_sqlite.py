@@ -15,6 +15,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, S
 from airflow_ft.protocol.pipelines import HaltReason
 from airflow_ft.store import open_store, sqlite
 from airflow_ft.store.decision_log import DecisionLog
+from airflow_ft.store.doctor import examine_store
 from airflow_ft.store.migrations import Migration, migrate
 from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore
 from airflow_ft.store.writing import pipeline_write
@@ -309,3 +310,8 @@ def test_an_idle_connection_does_not_undo_a_restore(path: Path, tmp_path: Path) 
         ["sqlite3", str(path), "SELECT name FROM pipeline ORDER BY name"], capture_output=True, text=True
     )
     assert names.stdout.split() == ["new", "old"]
+
+
+def test_the_doctor_reads_the_disk_of_a_path_with_signs(tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "a%b?" / "ft.db")) as store:
+        assert "disk" in [check.name for check in examine_store(store)]

@@ -43,6 +43,17 @@ class TestStaging:
         with pytest.raises(KeyError):
             scene.store.spec("0" * 64)
 
+    def test_the_source_of_a_job_is_kept_once_for_all_runs(self, scene: Scene) -> None:
+        scene.take()
+        source = "def transform(): ...\n" * 500
+        specs = [{"job": "orders", "job_source": source, "job_args": {"day": str(day)}} for day in range(3)]
+        for spec in specs:
+            scene.store.begin_stage(PIPELINE, 1, RUN, "task", spec)
+            scene.publish(scene.trigger())
+        assert [scene.store.spec(scene.checkpoint(number).spec) for number in (1, 2, 3)] == specs
+        [found] = scene.store._database.read("SELECT sum(length(text)) AS characters FROM spec")
+        assert found["characters"] < 2 * len(source)
+
     def test_giving_up_aborts_only_unpublished_checkpoints(self, scene: Scene) -> None:
         scene.take()
         staged, lost = scene.trigger(), scene.trigger()

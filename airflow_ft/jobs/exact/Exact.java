@@ -16,6 +16,7 @@ import java.time.LocalDateTime;
 import java.time.LocalTime;
 import java.time.ZoneId;
 import java.time.format.DateTimeFormatter;
+import java.time.format.DateTimeFormatterBuilder;
 import java.time.format.ResolverStyle;
 import java.time.temporal.ChronoField;
 import java.time.temporal.TemporalAccessor;
@@ -392,7 +393,6 @@ public final class Exact implements UDF2, Serializable {
     Node[] fields;
     Node element;
     DateTimeFormatter format;
-    boolean hasOptions;
     String nan = "NaN";
     String[] infinite = new String[] {"Infinity", "+Infinity", "INF", "+INF"};
     String[] least = new String[] {"-Infinity", "-INF"};
@@ -487,20 +487,34 @@ public final class Exact implements UDF2, Serializable {
       precision = bits;
     }
 
-    private DateTimeFormatter formatted(Object pattern) {
+    /** As Spark does: y is the year of the calendar, letters have any case, and a fraction may have fewer digits. */
+    private static DateTimeFormatter formatted(Object pattern) {
       if (pattern == null) {
         return null;
       }
-      hasOptions = ((String) pattern).indexOf('[') >= 0;
-      // As Spark does: y is the year of the calendar. A text in quotes stays.
-      StringBuilder made = new StringBuilder();
+      DateTimeFormatterBuilder builder = new DateTimeFormatterBuilder().parseCaseInsensitive();
+      String given = (String) pattern;
+      StringBuilder part = new StringBuilder();
       boolean quoted = false;
-      for (int i = 0; i < ((String) pattern).length(); i++) {
-        char c = ((String) pattern).charAt(i);
-        quoted ^= c == '\'';
-        made.append(c == 'y' && !quoted ? 'u' : c);
+      int at = 0;
+      while (at < given.length()) {
+        char c = given.charAt(at);
+        int end = at + 1;
+        while (c == 'S' && end < given.length() && given.charAt(end) == 'S') {
+          end++;
+        }
+        // Directly behind other digits, as in ssSSS, only its whole length tells where it begins.
+        if (c == 'S' && !quoted && at > 0 && !Character.isLetter(given.charAt(at - 1))) {
+          builder.appendPattern(part.toString());
+          builder.appendFraction(ChronoField.NANO_OF_SECOND, 1, Math.min(end - at, 9), false);
+          part.setLength(0);
+        } else {
+          quoted ^= c == '\'';
+          part.append(c == 'y' && !quoted ? "u" : given.substring(at, end)); // a text in quotes stays
+        }
+        at = end;
       }
-      return DateTimeFormatter.ofPattern(made.toString(), Locale.US).withResolverStyle(ResolverStyle.STRICT);
+      return builder.appendPattern(part.toString()).toFormatter(Locale.US).withResolverStyle(ResolverStyle.STRICT);
     }
 
     Malformed malformed(String why) {
@@ -686,7 +700,7 @@ public final class Exact implements UDF2, Serializable {
           case TIMESTAMP:
             return format == null ? new Clock(text).instant(zone) : instant(parsed(text, zone), zone);
           case LOCAL:
-            return format == null ? new Clock(text).local() : LocalDateTime.from(parsed(text, null));
+            return format == null ? new Clock(text).local() : local(parsed(text, null));
           case TIME:
             return new Clock(text).time(precision);
           case DAY_TIME:
@@ -722,43 +736,56 @@ public final class Exact implements UDF2, Serializable {
 
     private TemporalAccessor parsed(String text, ZoneId zone) {
       TemporalAccessor found = format.parse(text);
-      boolean zoned = found.query(TemporalQueries.zone()) != null;
-      if (zone == null && zoned) { // the column would not keep it
+      ZoneId own = (ZoneId) found.query(TemporalQueries.zone());
+      if (own != null && zone == null || kind == DATE && hasTime(found)) { // the column would not keep it
         throw unfit();
       }
-      TemporalAccessor kept = found;
-      if (zoned) {
-        kept = Instant.from(found).atZone((ZoneId) found.query(TemporalQueries.zone()));
+      TemporalAccessor kept;
+      if (own != null) {
+        kept = Instant.from(found).atZone(own);
       } else if (kind == DATE) {
         kept = LocalDate.from(found);
       } else {
-        kept = LocalDateTime.from(found);
+        kept = local(found);
         if (((LocalDateTime) kept).getNano() % 1000 != 0) {
           throw unfit();
         }
       }
       int year = kept.get(ChronoField.YEAR);
-      String written = format.format(kept);
-      // Of a pattern with optional parts, such as [.SSS], the text may lack some.
-      boolean isExact = written.equals(text) || hasOptions && moment(format.parse(written)).equals(moment(found));
-      if (!isExact || year < 1 || year > 9999) {
+      // The text itself may differ: +00:00 is written as Z, and optional parts may be missing.
+      if (!moment(format.parse(format.format(kept))).equals(moment(found)) || year < 1 || year > 9999) {
         throw unfit();
       }
       return found;
     }
 
     private Object moment(TemporalAccessor parsed) {
-      if (parsed.query(TemporalQueries.zone()) != null) {
-        return Instant.from(parsed);
+      if (kind == DATE) {
+        return LocalDate.from(parsed);
       }
-      return kind == DATE ? (Object) LocalDate.from(parsed) : (Object) LocalDateTime.from(parsed);
+      LocalDateTime local = local(parsed); // not the instant alone: a clock passes over some times of a zone
+      return parsed.query(TemporalQueries.zone()) == null ? (Object) local : Arrays.asList(local, Instant.from(parsed));
+    }
+
+    private static boolean hasTime(TemporalAccessor parsed) {
+      for (ChronoField field : ChronoField.values()) {
+        if (field.isTimeBased() && parsed.isSupported(field)) {
+          return true;
+        }
+      }
+      return false;
+    }
+
+    /** A date without a time is the beginning of its day. */
+    private static LocalDateTime local(TemporalAccessor parsed) {
+      return hasTime(parsed) ? LocalDateTime.from(parsed) : LocalDate.from(parsed).atStartOfDay();
     }
 
     private Instant instant(TemporalAccessor parsed, ZoneId zone) {
       if (parsed.query(TemporalQueries.zone()) != null) {
         return micros(Instant.from(parsed));
       }
-      return at(LocalDateTime.from(parsed), zone);
+      return at(local(parsed), zone);
     }
   }
 

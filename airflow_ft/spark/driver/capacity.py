@@ -18,7 +18,8 @@ from airflow_ft.spark.request import StageRequest
 if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
 
-_LOOK_SECONDS = 0.02
+_LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.02, 1.0
+_PAUSE_OF_A_LOOK = 10  # A look reads all waiting checkpoints, so it takes at most about a tenth of the time.
 _LOG_EACH = 30.0
 _CARRIED_EACH = 1.0
 _COUNTED_EACH = 10.0
@@ -59,8 +60,10 @@ class Capacity:
             self._left -= 1
             return
         began = looked = logged = carried = time.monotonic()
+        now = began
         while (reason := self.try_take()) and not is_over():
-            time.sleep(_LOOK_SECONDS)
+            pause = _PAUSE_OF_A_LOOK * (time.monotonic() - now)
+            time.sleep(min(max(_LOOK_SECONDS, pause), _MOST_LOOK_SECONDS))
             now = time.monotonic()
             self._waited[reason] = self._waited.get(reason, 0.0) + now - looked
             looked = now

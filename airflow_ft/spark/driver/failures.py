@@ -183,7 +183,7 @@ def _described(error: BaseException, pipeline: str, job: str, base: SparkPositio
     user = python_errors.of_driver(error) if in_user_code else None
     if user := user or python_errors.of_worker(texts):
         return JobError(
-            f"job {job} raised {user.what}",
+            f"job {job} raised {short(user.what)}{user.where}",
             code=user.code,
             remedy=user.remedy or _LOG,
             job=job,

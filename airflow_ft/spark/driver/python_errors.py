@@ -22,9 +22,10 @@ _STREAM_ACTION = re.compile(r"Queries with streaming sources must be executed wi
 
 @dataclass(frozen=True, slots=True)
 class UserError:
-    """`what` is "ZeroDivisionError: division by zero (/jobs/orders.py, line 7, in share)"."""
+    """`what` is "ZeroDivisionError: division by zero", of any length; `where` is " (/jobs/a.py, line 7, in share)"."""
 
     what: str
+    where: str = ""
     remedy: str = ""
     code: str = "job_failed"
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -43,15 +44,17 @@ def of_driver(error: BaseException) -> UserError | None:
     if _STREAM_ACTION.search(str(error)):
         return UserError(
             "AnalysisException: transform asks for rows of a stream (collect, count, show ...), which has no rows"
-            f" before it runs{place(error.__traceback__)}",
+            " before it runs",
+            place(error.__traceback__),
             "Do that in split(batch). Or use sources.static(name): it reads the rows that the source has now.",
             "action_on_stream",
         )
     if isinstance(error, ModuleNotFoundError):
-        return _missing_module(f"{type(error).__name__}: {error}{place(error.__traceback__)}", error.name or "")
+        return _missing_module(f"{type(error).__name__}: {error}", place(error.__traceback__), error.name or "")
     if "Pickl" in type(error).__name__:
         return UserError(
-            f"{type(error).__name__}: {error}{place(error.__traceback__)}",
+            f"{type(error).__name__}: {error}",
+            place(error.__traceback__),
             "Create clients, locks and open files inside the function: Spark sends it to its workers with everything"
             " that it uses. Use the SparkSession and DataFrames only in the driver, and join them.",
             "function_not_serializable",
@@ -88,14 +91,14 @@ def _read(text: str) -> UserError | None:
         return None
     what = " ".join(part.strip() for part in said if part.strip())
     missing = _MODULE.search(what)
-    described = f"{what}{_place(frames)}"
-    return _missing_module(described, missing["name"]) if missing else UserError(described)
+    where = _place(frames)
+    return _missing_module(what, where, missing["name"]) if missing else UserError(what, where)
 
 
-def _missing_module(what: str, name: str) -> UserError:
+def _missing_module(what: str, where: str, name: str) -> UserError:
     folders = [entry for entry in added_folders(sys.path) if entry and "/spark-" not in entry]
     remedy = (
         f"Install {name.partition('.')[0]!r} where Airflow's workers run, or put it beside the DAG. Python searched the"
         f" packages of {sys.executable} and {', '.join(folders) or 'no other folder'}."
     )
-    return UserError(what, remedy, "module_missing", {"module": name})
+    return UserError(what, where, remedy, "module_missing", {"module": name})

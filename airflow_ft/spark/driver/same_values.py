@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.jobs.exact import NAME
 from airflow_ft.protocol.errors import JobError
 from airflow_ft.spark.driver.plan_facts import items, kind, nodes_of
 
@@ -38,7 +39,8 @@ def with_same_values(frames: Mapping[str, DataFrame], job: str) -> Mapping[str, 
     if len(frames) < 2:
         return frames
     plans = {sink: frame._jdf.queryExecution().analyzed() for sink, frame in frames.items()}
-    changing = {sink: found for sink, plan in plans.items() if (found := _changing(plan))}
+    jvm: Any = next(iter(frames.values())).sparkSession.sparkContext._jvm
+    changing = {sink: found for sink, plan in plans.items() if (found := _changing(jvm, plan))}
     if len(changing) > 1:
         raise JobError(
             f"job {job}: split computes {', '.join(sorted(set(changing.values())))} for each of the sinks"
@@ -48,7 +50,6 @@ def with_same_values(frames: Mapping[str, DataFrame], job: str) -> Mapping[str, 
             job=job,
             sinks=list(changing),
         )
-    jvm: Any = next(iter(frames.values())).sparkSession.sparkContext._jvm
     current = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     timed = [sink for sink, plan in plans.items() if plan.containsPattern(current)]
     if len(timed) < 2:
@@ -70,7 +71,7 @@ def _at_one_time(jvm: Any, frames: Mapping[str, DataFrame], plans: list[Any]) ->
     }
 
 
-def _changing(plan: Any) -> str:
+def _changing(jvm: Any, plan: Any) -> str:
     """Return an expression of a plan that has other values at a second computation; "": there is none."""
     if plan.deterministic():
         return ""
@@ -81,10 +82,22 @@ def _changing(plan: Any) -> str:
         return ""
     for node in nodes:
         for expression in items(node.expressions()):
-            for leaf in _undetermined(expression):
+            for leaf in _undetermined(_without_exact(jvm, expression)):
                 if kind(leaf) not in _OF_THE_PLACE or any(kind(below) not in _IN_PLACE for below in nodes_of(node)):
                     return str(leaf.sql())
     return ""
+
+
+def _without_exact(jvm: Any, expression: Any) -> Any:
+    """Put NULL in the place of `parse_json`: Spark takes it for random, but its value follows from the row."""
+    if expression.deterministic():
+        return expression
+    spark = jvm.org.apache.spark
+    children = [_without_exact(jvm, child) for child in items(expression.children())]
+    is_exact = kind(expression) == "ScalaUDF" and expression.udfName().contains(NAME)
+    if is_exact and all(child.deterministic() for child in children):
+        return spark.sql.catalyst.expressions.Literal(None, expression.dataType())
+    return expression.withNewChildren(spark.api.python.PythonUtils.toSeq(children))
 
 
 def _undetermined(expression: Any) -> Iterator[Any]:

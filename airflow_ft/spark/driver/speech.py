@@ -7,6 +7,8 @@ loggers ignore that and `logging.disable`, and have a handler that the job does 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _PACKAGE = "airflow_ft"
@@ -40,3 +42,16 @@ def speak(output: Any) -> None:
         if isinstance(found, logging.Logger) and f"{name}.".startswith(f"{_PACKAGE}."):
             found.__class__ = _Heard
             found.handlers, found.propagate = [handler], False  # for loggers below it that are made later
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Drop all log records of this process, until the block ends."""
+    outputs = _outputs[:]
+    _outputs.clear()
+    logging.disable(logging.CRITICAL)  # for loggers that `speak` has not changed
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        _outputs[:] = outputs

@@ -31,7 +31,7 @@ from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver import runner
 from airflow_ft.spark.driver.runner import Attempt
 from airflow_ft.spark.driver.session import start_session
-from airflow_ft.spark.driver.speech import speak
+from airflow_ft.spark.driver.speech import silence, speak
 from airflow_ft.spark.private import PROPERTIES
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.request import StageRequest
@@ -102,16 +102,15 @@ def warm_up(spark: SparkSession, folder: Path, is_over: Callable[[], bool]) -> N
     for number in range(_CHECKPOINTS):
         rows = (json.dumps({"n": n, "at": 1.5 * n, "name": str(n % 7)}) for n in range(number, number + _ROWS))
         (source / f"{number}.json").write_text("\n".join(rows), encoding="utf-8")
-    logging.disable(logging.CRITICAL)
     spark.sparkContext.setLogLevel("OFF")
     try:
-        _run(spark, place, source, is_over)
-        if not is_over():
-            _load_kafka(spark)
+        with silence():
+            _run(spark, place, source, is_over)
+            if not is_over():
+                _load_kafka(spark)
     finally:
         _forget(spark)
         spark.sparkContext.setLogLevel(spark.conf.get("spark.log.level", "WARN") or "WARN")
-        logging.disable(logging.NOTSET)
         shutil.rmtree(place, ignore_errors=True)
 
 

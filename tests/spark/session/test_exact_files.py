@@ -129,8 +129,58 @@ def test_a_part_of_a_pattern_may_be_optional(spark: SparkSession, tmp_path: Path
     rows = [datetime(2024, 5, 1, 12), datetime(2024, 5, 1, 12, 0, 0, 250_000)]
     good = {"a.csv": "2024-05-01 12:00:00\n2024-05-01 12:00:00.250\n"}
     assert _rows(read(files=good)) == [(row,) for row in rows]
-    for wrong in ("2024-05-01 12:00:00.25", "2024-05-01 12:00:60", "2024-02-30 12:00:00", "0000-05-01 12:00:00"):
+    for wrong in ("2024-05-01 12:00:00.2500", "2024-05-01 12:00:60", "2024-02-30 12:00:00", "0000-05-01 12:00:00"):
         assert "is no exact" in _failure(read(files={"a.csv": f"{wrong}\n"})), wrong
+
+
+PATTERNS = [
+    ("timestamp", "yyyy-MM-dd'T'HH:mm:ssXXX", "2024-05-01T12:00:00+00:00"),
+    ("timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "2024-05-01T12:00:00.5+00:00"),
+    ("timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "2024-05-01T12:00:00.500+02:00"),
+    ("timestamp", "yyyy-MM-dd HH:mm:ssXX", "2024-05-01 12:00:00+0000"),
+    ("timestamp", "MM/dd/yyyy hh:mm a", "05/01/2024 01:30 pm"),
+    ("timestamp", "M/d/yyyy H:mm", "05/01/2024 01:30"),
+    ("timestamp", "yyyy-MM-dd HH:mm:ss.SSSSSS", "2024-05-01 12:00:00.123"),
+    ("timestamp", "dd.MM.yyyy", "01.05.2024"),
+    ("timestamp_ntz", "yyyy-MM-dd HH:mm:ss.SSS", "2024-05-01 12:00:00.5"),
+    ("timestamp_ntz", "dd.MM.yyyy", "01.05.2024"),
+    ("date", "dd-MMM-yyyy", "01-MAY-2024"),
+    ("date", "d/M/yyyy", "01/05/2024"),
+]
+OPTIONS = {"date": "dateFormat", "timestamp": "timestampFormat", "timestamp_ntz": "timestampNTZFormat"}
+
+
+def test_values_in_a_pattern_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    for at, (kind, pattern, text) in enumerate(PATTERNS):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        frame = _read(spark, folder, "csv", f"at {kind}", {"a.csv": f"{text}\n"}, **{OPTIONS[kind]: pattern})
+        of_spark = spark.read.schema(f"at {kind}").options(**{OPTIONS[kind]: pattern}).csv(str(folder))
+        found = _rows(frame)
+        assert found == _rows(of_spark) and found != [(None,)], (pattern, text)
+
+
+def test_digits_without_a_separator_may_end_in_a_fraction(spark: SparkSession, tmp_path: Path) -> None:
+    files = {"a.csv": "20240501120000250\n"}
+    frame = _read(spark, tmp_path, "csv", "at timestamp_ntz", files, timestampNTZFormat="yyyyMMddHHmmssSSS")
+    assert _rows(frame) == [(datetime(2024, 5, 1, 12, 0, 0, 250_000),)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "text"),
+    [
+        ("date", "yyyy-MM-dd[ HH:mm]", "2024-05-01 12:30"),
+        ("timestamp", "yyyy-MM-dd mm", "2024-05-01 30"),
+        ("timestamp", "yyyy-MM-dd HH:mm VV", "2024-03-31 02:30 Europe/Paris"),
+        ("timestamp", "yyyy-MM-dd HH:mm:ss.SSSSSSSSS", "2024-05-01 12:00:00.123456789"),
+        ("timestamp_ntz", "yyyy-MM-dd HH:mmXXX", "2024-05-01 12:30+00:00"),
+    ],
+)
+def test_a_pattern_whose_parts_a_column_would_lose(
+    spark: SparkSession, tmp_path: Path, kind: str, pattern: str, text: str
+) -> None:
+    frame = _read(spark, tmp_path, "csv", f"at {kind}", {"a.csv": f"{text}\n"}, **{OPTIONS[kind]: pattern})
+    assert "is no exact" in _failure(frame)
 
 
 @pytest.mark.parametrize("format", ["json", "csv"])

@@ -3,10 +3,12 @@
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from airflow_ft.jobs.parsing import malformed_rows, parse_json, parsed_rows
 from airflow_ft.protocol.errors import ConfigurationError, JobError
 from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.same_values import with_same_values
 from tests.raising import raises
 
 pytestmark = pytest.mark.spark
@@ -80,3 +82,28 @@ def test_text_of_other_sources_is_located_by_its_beginning(spark: SparkSession) 
 def test_two_columns_of_one_name_are_refused(spark: SparkSession) -> None:
     with raises(ConfigurationError, "column_repeated", columns=["offset"]):
         parse_json(_kafka(spark, []), "offset int", keep=["offset"])
+
+
+def test_split_may_parse_the_rows_of_each_sink(spark: SparkSession) -> None:
+    batch = _kafka(spark, [b'{"id": 1}', b'{"id": 2}'])
+    frames = {
+        "first": parse_json(batch.where("offset = 100"), "id bigint"),
+        "second": parse_json(batch.where("offset = 101"), "id int"),
+    }
+    found = with_same_values(frames, "jobs.orders")
+    assert [[row.id for row in frame.collect()] for frame in found.values()] == [[1], [2]]
+    rows = parse_json(batch, "id bigint", on_malformed="keep")
+    with_same_values({"good": parsed_rows(rows), "bad": malformed_rows(rows)}, "jobs.orders")
+
+
+@pytest.mark.parametrize("changing", ["before", "behind"])
+def test_split_may_not_parse_values_that_change(spark: SparkSession, changing: str) -> None:
+    batch = _kafka(spark, [b'{"id": 1}'])
+    shuffled = F.udf(lambda found: found, "bigint").asNondeterministic()
+    if changing == "before":
+        batch = batch.withColumn("value", F.expr("reflect('java.util.UUID', 'randomUUID')"))
+    frame = parse_json(batch, "id bigint")
+    if changing == "behind":
+        frame = frame.withColumn("id", shuffled("id"))
+    with raises(JobError, "split_unfit", sinks=["a", "b"]):
+        with_same_values({"a": frame, "b": frame.where("id > 1")}, "jobs.orders")

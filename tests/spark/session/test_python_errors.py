@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -106,3 +107,10 @@ lines
 \tat org.apache.spark.Something(Some.scala:1)"""
     found = of_worker([text])
     assert found is not None and found.what == "ValueError: two lines (/jobs/orders.py, line 5, in second)"
+
+
+def test_a_text_of_any_length_is_cut_and_keeps_its_place() -> None:
+    text = f'Traceback (most recent call last):\n  File "/jobs/a.py", line 3, in share\nValueError: {"row " * 300_000}'
+    error = as_error(PythonException(text), "orders", "jobs.orders")
+    assert isinstance(error, JobError) and error.code == "job_failed"
+    assert len(error.what) < 2_000 and error.what.endswith(" (/jobs/a.py, line 3, in share)")

@@ -16,8 +16,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 
+from airflow_ft.jobs.uids import plan_of
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.operators import identities
 from airflow_ft.state.bounds import Bounds
 from airflow_ft.state.handle import State
 from airflow_ft.state.hashing import partition_of
@@ -361,3 +363,26 @@ def _aware(column: StateColumn, value: Any) -> Any:
     if isinstance(value, Row):
         return tuple(value)
     return value.astimezone() if column.kind == "timestamp" else value
+
+
+def key_called_session(frame: DataFrame) -> DataFrame:
+    return frame.withColumnRenamed("k", "session_window_id").groupBy("session_window_id").count()
+
+
+def times_of_sessions(frame: DataFrame) -> DataFrame:
+    return sessions(frame).groupBy(F.window_time("session_window")).count()
+
+
+@pytest.mark.parametrize(
+    ("query", "mode"), [(key_called_session, "update"), (times_of_sessions, "append"), (sessions, "append")]
+)
+def test_kinds_of_sessions_are_those_of_spark(world: World, query: Query, mode: str) -> None:
+    found: list[Any] = []
+
+    def watched(frame: DataFrame) -> DataFrame:
+        made = query(frame)
+        found[:] = plan_of(made)
+        return made
+
+    world.run(watched, mode)
+    assert found == list(identities(SparkLocation("", "p", world.location.as_uri(), world.batch)))
