@@ -64,15 +64,19 @@ class LastChanges:
 
     def add(self, changes: Iterable[tuple[int, Change]]) -> None:
         """Add numbered changes. Of a key, the last change of the highest number counts."""
-        rows = [(each.key, number, each.digest, each.sample) for number, each in changes]
         self._db.execute("BEGIN")
         self._db.executemany(
             "INSERT INTO last VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET number = excluded.number,"
             " digest = excluded.digest, sample = excluded.sample WHERE excluded.number >= last.number",
-            rows,
+            self._counted(changes),
         )
         self._db.execute("COMMIT")
-        self.changes += len(rows)
+
+    def _counted(self, changes: Iterable[tuple[int, Change]]) -> Iterator[tuple[str, int, bytes | None, str]]:
+        """Yield changes as rows of the table, one at a time: a checkpoint may have more than memory takes."""
+        for number, each in changes:
+            self.changes += 1
+            yield each.key, number, each.digest, each.sample
 
     def digest(self, key: str) -> bytes | None:
         """Return the digest of the value that a key has; None: the key was deleted, or never written."""
