@@ -94,10 +94,10 @@ class _Keys:
                 count = len(self.columns)
                 there = [read(value) for value in row[:count]]
                 stamps = [stamp for stamp in row[count : 2 * count] if stamp is not None]
-                found[text] = Found(digest(there), self._number(max(stamps, default=0)))
+                found[text] = Found(digest(there), self._number(max(stamps)) if stamps else None)
         return found
 
     def _number(self, stamp: int) -> int:
-        """Return the checkpoint that has written at this time, or after which others have; 0: not known."""
+        """Return the checkpoint that has written at this time, or after which others have; 0: an earlier one."""
         place = bisect_right(self._stamps, (stamp, 1 << 62))
         return self._stamps[place - 1][1] if place else 0
