@@ -130,6 +130,15 @@ class Changes(keyed.Changes[Documents, bytes | str]):
             remedy = "Compare the rows (`airflow ft verify`), then run `airflow ft resume`."
             return StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, server=server, rows=more)
         epoch, attempt = (int(word) if word.isdigit() else 0 for word in more.split())
+        if (epoch, attempt) < tuple(self.fence.rank):
+            server = address(self.documents.connection)
+            return SinkUnavailableError(
+                f"Redis at {server} has the older epoch {epoch}, attempt {attempt}. It had acknowledged a newer one,"
+                " and failed over to a replica that lagged.",
+                code="replicas_behind",
+                remedy="Do nothing: the retry reads what the server has.",
+                server=server,
+            )
         return FencedError(
             f"the sink has seen the newer epoch {epoch}, attempt {attempt}.",
             head_epoch=epoch,
