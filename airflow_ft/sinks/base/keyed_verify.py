@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
@@ -22,6 +22,7 @@ from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.multiset import temporary_database
 from airflow_ft.sinks.set_aside import DeliveredLog
 
+S = TypeVar("S")
 _AT_ONCE = 1000
 SAME, LACKING, CHANGED, LEFT, UNKNOWN = "same", "lacking", "changed", "left", "unknown"
 DIFFERENCES = {
@@ -179,6 +180,15 @@ def compare_targets(
         last = head.last_delivered if head is not None else None
         reports.append(compare_keys(each.report, each.delivered, last, changes, keys.look_up))
     return reports
+
+
+def sinks_of(target: Target, all_of: Callable[[ParticipantPlan], Mapping[str, S]]) -> dict[tuple[int, str], S]:
+    """Return the sink of each delivery by number and name, from its own plan: settings may have changed since.
+
+    `all_of` reads the sinks of a plan. ConfigurationError: it cannot.
+    """
+    participant = target.report.participant
+    return {(each.plan.number, name): all_of(each.plan.participant(participant))[name] for each, name in target.sent}
 
 
 def common(names: Sequence[Iterable[str]]) -> list[str]:

@@ -215,6 +215,18 @@ def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
     check_verify(world, verify, disturb)
 
 
+def test_verify_reads_each_delivery_with_its_own_settings(redis_server: Redis, tmp_path: Path) -> None:
+    with closing(World(Keys(redis_server, "json", "upsert"), tmp_path)) as world:
+        target: Any = world.target
+        delivered: list[Delivered] = []
+        for number, field in enumerate(("_version", "checkpoint"), 1):
+            target.sink = replace(target.sink, version_field=field)
+            plan = world.plan_of(number, world.segment_of(number, world.table(number, 1)))
+            delivered.append(Delivered(plan, world.deliver(plan), delivered[-1].proof if delivered else None))
+        [report] = verify(delivered, delivered[-1].plan.participants[0], target.connection, open_wal())
+        assert report.is_exact and report.expected == 2
+
+
 def test_verify_misses_all_keys_of_an_emptied_server(world: World) -> None:
     """Also the ledger is gone, and the decision log alone knows that no later number was delivered."""
     target: Any = world.target
