@@ -67,7 +67,7 @@ class CheckpointConfig:
         num_retained: number of newest delivered checkpoints that are kept whole, with rows and operator state; at
             least 1.
         max_delivery_rows: deliver several staged checkpoints as one up to this many rows (a single larger checkpoint
-            is delivered alone). 0: deliver each checkpoint alone. Positions are delivered alone.
+            is delivered alone). A sink may take fewer. 0: deliver each checkpoint alone. Positions are delivered alone.
         num_retained_events: number of newest checkpoints of which the decision log keeps every event. Of older ones it
             keeps the decisions and proofs without limit. Events about runs, such as their turns and stages, stay for
             the same number of newest epochs, at least 1,000.

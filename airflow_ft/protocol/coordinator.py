@@ -69,6 +69,8 @@ class Coordinator(Preparing):
     def plan(self, delivery: Delivery, max_rows: int) -> list[int]:
         """Store a plan for everything staged and free. Returns all numbers to deliver, ascending.
 
+        `max_rows`: of checkpoints that are delivered together, unless the sinks take fewer.
+
         A plan that was made for other sinks and is not yet PREPARED gives way: its rows are carried (SUPERSEDED).
         """
         for _ in range(PLANNING_TRIES):
@@ -88,7 +90,7 @@ class Coordinator(Preparing):
                 if decided.state is S.COMMITTING and decided.plan and not decided.plan.mode.waits:
                     self.deliver(decided.number)  # without votes: a sink that never saw it would miss its own head
             try:
-                groups = [each for each in group(checkpoints, max_rows) if each.segments]
+                groups = [each for each in group(checkpoints, delivery.at_once(max_rows)) if each.segments]
                 # Before a later number is planned, which would be aborted with it.
                 for idle in idle_carriers(checkpoints, groups):
                     self.abort(idle, AbortReason.SUPERSEDED, "another checkpoint takes its rows.", AfterAbort.CARRIED)

@@ -25,7 +25,7 @@ from airflow_ft.protocol.model import (
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.position import SOURCE
 from airflow_ft.protocol.reasons import Reason, reason_of
-from airflow_ft.protocol.sink_spec import SinkSpec, UnconnectedSinkSpec
+from airflow_ft.protocol.sink_spec import LimitedSinkSpec, SinkSpec, UnconnectedSinkSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,17 @@ class Delivery:
     commit_point: str | None
     reasons: tuple[str, ...]
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    most_rows: int | None = None
+    """The most rows that its sinks take at once; None: any number."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The participants' names in commit order."""
         return tuple(participant.name for participant in self.participants)
+
+    def at_once(self, max_rows: int) -> int:
+        """Return how many rows several checkpoints may have together, if the pipeline permits `max_rows`."""
+        return max_rows if self.most_rows is None else min(max_rows, self.most_rows)
 
     def matches(self, plan: Plan) -> bool:
         """Return whether a stored plan delivers into the same sinks in the same way.
@@ -115,12 +121,14 @@ def plan_delivery(
                 sinks={name: dict(sink.settings()) for name, sink in members},
             )
         )
+    limits = [each.most_rows for each in sinks.values() if isinstance(each, LimitedSinkSpec)]
+    most_rows = min((limit for limit in limits if limit is not None), default=None)
     if not mode.waits:
-        return _at_least_once(participants, commit_point)
+        return replace(_at_least_once(participants, commit_point), most_rows=most_rows)
     carrier, why = _carrier(participants, commit_point)
     order = {Promise.ATOMIC: 0, Promise.TWO_PHASE: 1, Promise.REDO: 2, Promise.IDEMPOTENT: 3}
     participants.sort(key=lambda p: (p.name != carrier, order[p.promise]))  # stable: else as declared
-    return Delivery(tuple(participants), carrier, (why, *_roles(participants, carrier)))
+    return Delivery(tuple(participants), carrier, (why, *_roles(participants, carrier)), most_rows=most_rows)
 
 
 def _at_least_once(participants: Sequence[ParticipantPlan], commit_point: str | None) -> Delivery:

@@ -48,6 +48,15 @@ class UnconnectedSinkSpec(SinkSpec, Protocol):
 
 
 @runtime_checkable
+class LimitedSinkSpec(SinkSpec, Protocol):
+    """A sink that refuses deliveries above a number of rows."""
+
+    @property
+    def most_rows(self) -> int | None:
+        """Return the most rows of a delivery; None: any number."""
+
+
+@runtime_checkable
 class HoldingSinkSpec(SinkSpec, Protocol):
     """A sink that holds something open between prepare and commit, and not for ever."""
 

@@ -14,8 +14,7 @@ import redis
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.protocol.sink_spec import SinkSpec
-from airflow_ft.sinks.redis.participant import ATOMIC_ROWS
-from airflow_ft.sinks.redis.spec import RedisSink
+from airflow_ft.sinks.redis.spec import ATOMIC_ROWS, RedisSink
 from airflow_ft.testing import Pairs, ParticipantConformance, Target, Upserts, Values
 from airflow_ft.testing.world import World
 from tests.conformance.values import AS_JSON, CLOCK, FINITE, NAN, NESTED, REFUSED_BY_JSON

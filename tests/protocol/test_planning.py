@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
-from airflow_ft import FilesSink
+from airflow_ft import FilesSink, RedisSink
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import (
     AfterAbort,
     Checkpoint,
+    CheckpointingMode,
     CheckpointState,
     ParticipantPlan,
     Plan,
@@ -28,6 +31,7 @@ from airflow_ft.protocol.planning import (
 from airflow_ft.protocol.position import Position
 from airflow_ft.protocol.reasons import AbortReason
 from tests.protocol.systems import ModelSink
+from tests.protocol.world import PIPELINE, World
 from tests.raising import raises
 
 ATOMIC, REDO = Promise.ATOMIC, Promise.REDO
@@ -121,6 +125,26 @@ def test_consecutive_checkpoints_are_grouped_up_to_the_row_limit() -> None:
     assert shape(checkpoints, 20) == [(2, [1, 2]), (4, [3, 4]), (5, [5])]
     assert shape(checkpoints, 1000) == [(5, [1, 2, 3, 4, 5])]
     assert shape(checkpoints, 0) == [(n, [n]) for n in (1, 2, 3, 4, 5)]
+
+
+def test_a_sink_that_takes_few_rows_bounds_the_groups() -> None:
+    """A larger plan would be refused in each prepare, and it stays."""
+    atomic = RedisSink(key="o:{id}", strategy="atomic")
+    for mode in CheckpointingMode:
+        delivery = plan_delivery({"cache": atomic, "rows": ModelSink("db", ATOMIC)}, mode=mode)
+        assert (delivery.at_once(1_000_000), delivery.at_once(50), delivery.at_once(0)) == (100_000, 50, 0)
+    checkpoints = [staged(n, rows=50_000) for n in (1, 2, 3)]
+    assert shape(checkpoints, delivery.at_once(1_000_000)) == [(2, [1, 2]), (3, [3])]
+    for unbounded in (replace(atomic, strategy="upsert"), ModelSink("db", ATOMIC)):
+        assert plan_delivery({"rows": unbounded}).at_once(1_000_000) == 1_000_000
+
+
+def test_a_plan_keeps_to_the_rows_that_its_sinks_take(tmp_path: Path) -> None:
+    world = World(tmp_path, max_rows=1_000)
+    world.delivery = replace(world.delivery, most_rows=40)
+    world.prepared(5)  # with 20 rows each
+    plans = [checkpoint.plan for checkpoint in world.store.checkpoints(PIPELINE) if checkpoint.plan]
+    assert sorted(tuple(segment.number for segment in plan.segments) for plan in plans) == [(1, 2), (3, 4), (5,)]
 
 
 def test_one_large_checkpoint_is_delivered_alone() -> None:

@@ -14,9 +14,9 @@ from airflow_ft.wal import open_wal
 
 CHANGES = (
     [("insert", id, "a") for id in range(5)],
-    [("update", 1, "b"), ("delete", 2, None), ("update", 1, "c")],
+    [("update", 1, "b"), ("delete", 2, None), ("update", 1, "c"), ("update", 0, None)],
 )
-"""Two checkpoints, after which the keys 0, 1, 3 and 4 are there, and 2 is not."""
+"""Two checkpoints, after which the keys 0 (with NULL), 1, 3 and 4 are there, and 2 is not."""
 SIZES = (1, 9, 10, 11, 999, 1_000, 1_001, 8_001)
 """Rows of a checkpoint: one less and one more than what a sink sends at once."""
 
@@ -59,8 +59,8 @@ def check_verify(
     assert before.is_exact and before.expected == 5
     known = [replace(each, newest=len(CHANGES), newest_other=len(CHANGES)) for each in delivered[:1]]
     assert report(known).notes == report(delivered[:1]).notes, "as the decision log says it, and as the sink does"
-    first = report(delivered[:1])  # keys 1 and 2 were changed since
-    assert first.is_exact and any("2 keys not judged" in note for note in first.notes)
+    first = report(delivered[:1])  # keys 0, 1 and 2 were changed since
+    assert first.is_exact and any("3 keys not judged" in note for note in first.notes)
     disturb()
     found = report(delivered)
     assert found.missing == 3 and not found.is_complete

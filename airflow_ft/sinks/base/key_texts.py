@@ -62,6 +62,7 @@ def ambiguous(parts: Parts, rows: pa.RecordBatch) -> dict[int, str]:
         for wrong, why in without_text(rows.column(column)):
             found |= where(wrong, f"column {column} of the key {why}")
         if behind and _varies(rows.column(column).type):
+            text = _without_sign(rows.column(column).type, text)
             whole = pc.binary_join_element_wise(text, _large(behind), _large(""))
             early = pc.less(pc.find_substring(whole, pattern=behind), pc.binary_length(text))
             found |= where(booleans(pc.fill_null(early, False)), f"column {column} of the key contains {behind!r}")
@@ -80,6 +81,11 @@ def _large(text: str) -> pa.Scalar:
 def _varies(kind: pa.DataType) -> bool:
     """Return whether a value's text may contain the text that follows it in the key."""
     return not (pa.types.is_temporal(kind) or pa.types.is_boolean(kind))
+
+
+def _without_sign(kind: pa.DataType, text: pa.Array) -> pa.Array:
+    """Return whole numbers without their sign: a '-' that begins a number does not end it."""
+    return pc.utf8_ltrim(text, "-") if pa.types.is_integer(decoded_type(kind)) else text
 
 
 def _texts(parts: Parts, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.Array, str]]:

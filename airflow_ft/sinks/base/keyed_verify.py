@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
@@ -22,6 +22,7 @@ from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.multiset import temporary_database
 from airflow_ft.sinks.set_aside import DeliveredLog
 
+S = TypeVar("S")
 _AT_ONCE = 1000
 SAME, LACKING, CHANGED, LEFT, UNKNOWN = "same", "lacking", "changed", "left", "unknown"
 DIFFERENCES = {
@@ -64,15 +65,19 @@ class LastChanges:
 
     def add(self, changes: Iterable[tuple[int, Change]]) -> None:
         """Add numbered changes. Of a key, the last change of the highest number counts."""
-        rows = [(each.key, number, each.digest, each.sample) for number, each in changes]
         self._db.execute("BEGIN")
         self._db.executemany(
             "INSERT INTO last VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET number = excluded.number,"
             " digest = excluded.digest, sample = excluded.sample WHERE excluded.number >= last.number",
-            rows,
+            self._counted(changes),
         )
         self._db.execute("COMMIT")
-        self.changes += len(rows)
+
+    def _counted(self, changes: Iterable[tuple[int, Change]]) -> Iterator[tuple[str, int, bytes | None, str]]:
+        """Yield changes as rows of the table, one at a time: a checkpoint may have more than memory takes."""
+        for number, each in changes:
+            self.changes += 1
+            yield each.key, number, each.digest, each.sample
 
     def digest(self, key: str) -> bytes | None:
         """Return the digest of the value that a key has; None: the key was deleted, or never written."""
@@ -175,6 +180,15 @@ def compare_targets(
         last = head.last_delivered if head is not None else None
         reports.append(compare_keys(each.report, each.delivered, last, changes, keys.look_up))
     return reports
+
+
+def sinks_of(target: Target, all_of: Callable[[ParticipantPlan], Mapping[str, S]]) -> dict[tuple[int, str], S]:
+    """Return the sink of each delivery by number and name, from its own plan: settings may have changed since.
+
+    `all_of` reads the sinks of a plan. ConfigurationError: it cannot.
+    """
+    participant = target.report.participant
+    return {(each.plan.number, name): all_of(each.plan.participant(participant))[name] for each, name in target.sent}
 
 
 def common(names: Sequence[Iterable[str]]) -> list[str]:

@@ -194,7 +194,9 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
 
 
 def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsafe: bool) -> dict[str, Any]:
-    """Return what the nodes of all datacenters say of themselves, for people. Nodes that are down are not asked.
+    """Return what the nodes of all datacenters say of themselves, for people.
+
+    Nodes that are down, or to which the driver has no connection yet, are not asked.
 
     Raises:
         UnfitTargetError: a node is too old; or, unless `unsafe`, one may forget what it has acknowledged.
@@ -206,12 +208,14 @@ def check_nodes(session: Session, server: str, keyspaces: Iterable[str], *, unsa
     wrong: dict[str, str] = {}
     versions: set[str] = set()
     _connect_to_all(session)
+    connected = session.get_pool_state()
     for host in session.cluster.metadata.all_hosts():
         version = str(host.release_version or "")  # "": it is not known yet
         if version and tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST:
             raise _too_old(f"the Cassandra node {host.address} has version {version}", server)
         versions |= {version} - {""}
-        if host.is_up is not False and (found := _commitlog_sync(session, host)) not in _SAFE_SYNC:
+        is_away = host.is_up is None and host not in connected  # the driver still tries to connect
+        if host.is_up is not False and not is_away and (found := _commitlog_sync(session, host)) not in _SAFE_SYNC:
             wrong["commitlog_sync"] = found
     wrong |= {f"durable_writes of {keyspace}": "false" for keyspace, found in durable.items() if not found}
     if wrong and not unsafe:

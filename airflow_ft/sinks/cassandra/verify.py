@@ -18,7 +18,7 @@ from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.arrow import flags, masked
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import kinds_of, pieces
-from airflow_ft.sinks.base.keyed_verify import Change, Found, Readers, common, compare_targets, digest
+from airflow_ft.sinks.base.keyed_verify import Change, Found, Readers, common, compare_targets, digest, sinks_of
 from airflow_ft.sinks.cassandra.columns import from_text, read, to_text, values
 from airflow_ft.sinks.cassandra.participant import Documents
 from airflow_ft.sinks.cassandra.rows import keys
@@ -35,12 +35,12 @@ def verify(
     with opened(connection, participant=plan.name) as session:
 
         def keys_of(target: Target, readers: Readers) -> _Keys:
-            sink = CassandraSink.all_of(target.plan)[target.name]
+            sink, sinks = CassandraSink.all_of(target.plan)[target.name], sinks_of(target, CassandraSink.all_of)
             table = read_table(session, *sink.place(own))
-            names = common([written(sink, reader.schema(name).names) for _, name, reader in readers])
+            names = common([written(sinks[n, name], reader.schema(name).names) for n, name, reader in readers])
             columns = [name for name in names if name not in table.key]
             ledger, _ = Documents(session, connection, plan.name).read(delivered[-1].plan.pipeline)
-            return _Keys(session, table, sink, columns, ledger)
+            return _Keys(session, table, sink, sinks, columns, ledger)
 
         return compare_targets(
             delivered, plan, wal, lambda given: ".".join(CassandraSink(table=given["table"]).place(own)), keys_of
@@ -54,6 +54,7 @@ class _Keys:
     session: Session
     table: Table
     sink: CassandraSink
+    sinks: Mapping[tuple[int, str], CassandraSink]
     columns: Sequence[str]
     read_ledger: DocumentLedger
 
@@ -74,7 +75,7 @@ class _Keys:
 
     def changes(self, number: int, name: str, reader: SegmentReader) -> Iterator[Change]:
         for _, _, rows in pieces(reader, name):
-            deletes, _ = kinds_of(rows, self.sink.change_column)
+            deletes, _ = kinds_of(rows, self.sinks[number, name].change_column)
             live = flags(~deletes)  # a delete may have anything in its other columns
             types = self.table.types
             columns = [values(masked(rows.column(column), live), types[column]) for column in self.columns]
@@ -94,10 +95,10 @@ class _Keys:
                 count = len(self.columns)
                 there = [read(value) for value in row[:count]]
                 stamps = [stamp for stamp in row[count : 2 * count] if stamp is not None]
-                found[text] = Found(digest(there), self._number(max(stamps, default=0)))
+                found[text] = Found(digest(there), self._number(max(stamps)) if stamps else None)
         return found
 
     def _number(self, stamp: int) -> int:
-        """Return the checkpoint that has written at this time, or after which others have; 0: not known."""
+        """Return the checkpoint that has written at this time, or after which others have; 0: an earlier one."""
         place = bisect_right(self._stamps, (stamp, 1 << 62))
         return self._stamps[place - 1][1] if place else 0

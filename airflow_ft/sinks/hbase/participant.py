@@ -13,7 +13,7 @@ way write cells that later ones hide.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from airflow_ft.sinks.base import keyed
 from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
 from airflow_ft.sinks.base.memory import check_owner
+from airflow_ft.sinks.hbase.packed import PackedRows
 from airflow_ft.sinks.hbase.requests import Requests
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import (
@@ -168,30 +169,31 @@ class HBaseParticipant(KeyedParticipant[Changes]):
         more = partial(opened, self.connection, **self._where(db.plan))
         with closing(Ahead(self._packed(chunks))) as made, Requests(db.documents.client, more) as requests:
             for offset, table, deleted, rows in made:
-                for at, changes in ((first + offset - 1, deleted), (first + offset, rows)):
+                for at, changes in ((first + offset - 1, deleted.items()), (first + offset, rows.items())):
                     for part in parts(changes):
                         write = partial(db.mutate, table=table, rows=list(part.values()), stamp=at)
                         requests.call(write, part.keys())
 
-    def _packed(self, chunks: Iterator[Chunk]) -> Iterator[tuple[int, str, dict[bytes, bytes], dict[bytes, bytes]]]:
+    def _packed(self, chunks: Iterator[Chunk]) -> Iterator[tuple[int, str, dict[bytes, bytes], PackedRows]]:
         """Yield each batch as what is sent: its stamp, its table, the deletes before its last changes, and these."""
         form = wire(self.connection)
         for offset, name, some in batches(chunks):
             sink = self.sinks[name]
-            rows: dict[bytes, bytes] = {}
+            rows, deleted = PackedRows(), dict[bytes, bytes]()
             for chunk in some:
-                rows |= mutations(sink, chunk, form)  # of a key, the last change counts
-            yield offset, sink.table, deleted_before(sink, some, rows, form), rows
+                rows.add(mutations(sink, chunk, form))  # of a key, the last change counts
+                deleted |= deletes(sink, chunk, form)
+            yield offset, sink.table, deleted_before(deleted, rows), rows
 
 
 open_participant = HBaseParticipant.of
 
 
-def parts(rows: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes]]:
-    """Divide rows into requests of some size. Keys are those of the rows."""
+def parts(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[dict[bytes, bytes]]:
+    """Divide rows, each with its key, into requests of some size."""
     part: dict[bytes, bytes] = {}
     size = 0
-    for key, row in rows.items():
+    for key, row in rows:
         if part and size + len(row) > _REQUEST_BYTES:
             yield part
             part, size = {}, 0
@@ -215,15 +217,15 @@ def mutations(sink: HBaseSink, chunk: Chunk, form: Wire) -> dict[bytes, bytes]:
     return kept
 
 
-def deleted_before(
-    sink: HBaseSink, chunks: Sequence[Chunk], last: Mapping[bytes, bytes], form: Wire
-) -> dict[bytes, bytes]:
-    """Return deletes of families for the keys that a batch deletes and writes again; `last` has their last changes.
+def deletes(sink: HBaseSink, chunk: Chunk, form: Wire) -> dict[bytes, bytes]:
+    """Return deletes of families for the keys that a chunk deletes."""
+    found = [row for row in np.flatnonzero(chunk.deletes).tolist() if row not in chunk.refused]
+    return form.deletes(row_keys(sink, chunk.rows.take(found)), sink.families) if found else {}
+
+
+def deleted_before(deleted: Mapping[bytes, bytes], last: PackedRows) -> dict[bytes, bytes]:
+    """Return the deletes of those keys that a batch deletes and writes again; `last` has their last changes.
 
     Otherwise cells would stay that the last change does not write: those of dropped columns, or of another sink.
     """
-    rows: dict[bytes, bytes] = {}
-    for chunk in chunks:
-        if deletes := [row for row in np.flatnonzero(chunk.deletes).tolist() if row not in chunk.refused]:
-            rows |= form.deletes(row_keys(sink, chunk.rows.take(deletes)), sink.families)
-    return {key: row for key, row in rows.items() if last.get(key, row) != row}
+    return {key: row for key, row in deleted.items() if last.get(key) not in (None, row)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -32,6 +33,8 @@ FOREVER = (-1, 2_147_483_647)
 """How HBase writes a TTL of cells that never expire."""
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 60.0
+_REST_SECONDS = 20.0
+"""The gateway closes a connection without requests, by default after 60 s. Reading a file may take longer."""
 _TRANSPORTS = {"buffered": TCyBufferedTransport, "framed": TCyFramedTransport}
 _PROTOCOLS = {"binary": (TCyBinaryProtocol, BINARY), "compact": (TCompactProtocol, COMPACT)}
 _TRIES = ", exceptions:"
@@ -49,15 +52,39 @@ _LONGEST = 200  # characters of an error of the gateway, which is a stack trace
 
 
 class Client(TClient):
-    """Thrift's client, which also sends requests whose bytes are there already."""
+    """Thrift's client, which also sends requests whose bytes are there already.
+
+    It connects again before a request if it has rested: the gateway may have closed the connection. No state depends
+    on a connection.
+    """
+
+    def __init__(self, protocol: Any) -> None:
+        super().__init__(_API.Hbase, protocol)
+        self._used = time.monotonic()
 
     def mutate_rows(self, arguments: bytes) -> None:
         """Call `mutateRowsTs` with arguments in the connection's protocol (`airflow_ft.sinks.hbase.wire`)."""
+        self._wake()
         self._oprot.write_message_begin("mutateRowsTs", TMessageType.CALL, self._seqid)
         self._oprot.trans.write(arguments)
         self._oprot.write_message_end()
         self._oprot.trans.flush()
         self._recv("mutateRowsTs")
+
+    def _send(self, _api: str, **given: Any) -> None:
+        self._wake()
+        super()._send(_api, **given)
+
+    def _recv(self, _api: str) -> Any:
+        answer = super()._recv(_api)
+        self._used = time.monotonic()
+        return answer
+
+    def _wake(self) -> None:
+        if time.monotonic() - self._used >= _REST_SECONDS:
+            channel = self._oprot.trans
+            channel.close()
+            channel.open()
 
 
 def literal(text: str) -> str:
@@ -110,7 +137,7 @@ def translated(connection: ConnectionInfo, table: str = "", **where: Any) -> Ite
 def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where: Any) -> Iterator[Client]:
     """Connect for the block; `seconds` may pass until an answer.
 
-    This client repeats nothing and never connects again. The gateway repeats requests to region servers, which changes
+    This client repeats no request. The gateway repeats requests to region servers, which changes
     nothing: a cell of the same timestamp is the same cell, and the document is compared.
 
     Raises:
@@ -132,7 +159,7 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
     with translated(connection, **where):
         channel.open()
         try:
-            yield Client(_API.Hbase, protocol(channel, decode_response=False))
+            yield Client(protocol(channel, decode_response=False))
         finally:
             channel.close()
 

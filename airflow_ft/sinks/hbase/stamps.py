@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from airflow_ft.protocol.model import Plan
@@ -45,26 +46,25 @@ def given(ledger: DocumentLedger, plan: Plan) -> int:
     return int(stamps["first"])
 
 
-def batches(chunks: Iterator[Chunk]) -> Iterator[tuple[int, str, list[Chunk]]]:
+def batches(chunks: Iterator[Chunk]) -> Iterator[tuple[int, str, Iterator[Chunk]]]:
     """Yield the rows of batch after batch: its stamp, from 1 on; its sink; and its chunks, in the order of the log.
 
-    The stamp below is the batch's, too.
+    The stamp below is the batch's, too. The chunks of a batch are read one by one, and before the next batch.
     """
-    changes, before, batch, offset = 0, None, list[Chunk](), 0
+    for (offset, sink), some in groupby(_stamped(chunks), key=lambda each: (each[0], each[1].sink)):
+        yield offset, sink, (piece for _, piece in some)
+
+
+def _stamped(chunks: Iterator[Chunk]) -> Iterator[tuple[int, Chunk]]:
+    """Yield pieces of the chunks, each with the stamp of its batch."""
+    changes, before = 0, None
     for chunk in chunks:
         kind = (chunk.sink, chunk.rows.schema)
         if before is not None and kind != before:
             changes += 1
         before = kind
         for piece in _pieces(chunk):
-            following = (piece.first // _ROWS + changes) * _STEP + 1
-            if batch and following != offset:
-                yield offset, batch[0].sink, batch
-                batch = []
-            offset = following
-            batch.append(piece)
-    if batch:
-        yield offset, batch[0].sink, batch
+            yield (piece.first // _ROWS + changes) * _STEP + 1, piece
 
 
 def _pieces(chunk: Chunk) -> Iterator[Chunk]:

@@ -12,7 +12,7 @@ from airflow_ft.protocol.verify import Delivered, SinkReport, Target, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk, kinds_of, null_keys, pieces
-from airflow_ft.sinks.base.keyed_verify import Change, Found, Readers, common, compare_targets, digest
+from airflow_ft.sinks.base.keyed_verify import Change, Found, Readers, common, compare_targets, digest, sinks_of
 from airflow_ft.sinks.hbase.participant import Documents
 from airflow_ft.sinks.hbase.rows import cells, encoded
 from airflow_ft.sinks.hbase.server import address, opened, require_table
@@ -26,9 +26,9 @@ def verify(
     stamps, pipeline = stamps_of(delivered), delivered[-1].plan.pipeline
 
     def keys_of(target: Target, readers: Readers) -> _Keys:
-        sink = HBaseSink.all_of(target.plan)[target.name]
-        names = common([cells(sink, reader.schema(name)).values() for _, name, reader in readers])
-        return _Keys(connection, plan.name, pipeline, sink, stamps, names)
+        sink, sinks = HBaseSink.all_of(target.plan)[target.name], sinks_of(target, HBaseSink.all_of)
+        names = common([cells(sinks[number, name], reader.schema(name)).values() for number, name, reader in readers])
+        return _Keys(connection, plan.name, pipeline, sink, sinks, stamps, names)
 
     return compare_targets(delivered, plan, wal, lambda settings: f"{settings['table']} {settings['row_key']}", keys_of)
 
@@ -56,6 +56,7 @@ def number_of(stamp: int, stamps: Stamps) -> int:
 class _Keys:
     """Rows of one table and template. `names` are the cells that all compared rows have.
 
+    `sink` is the newest one, `sinks` are those that delivered, by number and name.
     It connects each time: the gateway closes connections that rest while the log is read.
     """
 
@@ -63,6 +64,7 @@ class _Keys:
     participant: str
     pipeline: str
     sink: HBaseSink
+    sinks: Mapping[tuple[int, str], HBaseSink]
     stamps: Stamps
     names: Sequence[str]
 
@@ -77,10 +79,10 @@ class _Keys:
             return Documents(client, self.connection, self.participant).read(self.pipeline)[0]
 
     def changes(self, number: int, name: str, reader: SegmentReader) -> Iterator[Change]:
-        wanted = {cell.encode() for cell in self.names}
+        sink, wanted = self.sinks[number, name], {cell.encode() for cell in self.names}
         for _, _, rows in pieces(reader, name):
-            deletes, _ = kinds_of(rows, self.sink.change_column)
-            found = encoded(self.sink, Chunk(0, name, rows, deletes, null_keys(rows, self.sink.key_columns)))
+            deletes, _ = kinds_of(rows, sink.change_column)
+            found = encoded(sink, Chunk(0, name, rows, deletes, null_keys(rows, sink.key_columns)))
             for delete, key, row in zip(deletes, found.keys, found.values(), strict=True):
                 values = {cell: value for cell, value in row.items() if cell in wanted}
                 shown = sample((key.decode(), *(value.decode(errors="replace") for value in values.values())))

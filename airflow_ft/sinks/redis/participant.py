@@ -41,12 +41,10 @@ from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
 from airflow_ft.sinks.redis.rows import entries, packed, schema_problems, unfit
 from airflow_ft.sinks.redis.scripts import REPLACE, SEND
 from airflow_ft.sinks.redis.server import address, check_server, opened, replicated, wanted_replicas
-from airflow_ft.sinks.redis.spec import OURS, RedisSink
+from airflow_ft.sinks.redis.spec import ATOMIC_ROWS, OURS, RedisSink
 
 _IN_FLIGHT = 8  # chunks that are sent before an answer is read
 _STAGED_SECONDS = 86_400
-ATOMIC_ROWS = 100_000
-"""Rows of a checkpoint with the strategy `atomic`, at most: Redis needs 2 to 3 s for them."""
 
 
 class Documents(keyed.Documents[redis.Redis, bytes | str]):
@@ -132,6 +130,15 @@ class Changes(keyed.Changes[Documents, bytes | str]):
             remedy = "Compare the rows (`airflow ft verify`), then run `airflow ft resume`."
             return StoreBehindSinkError(what, code="ledger_lost", remedy=remedy, server=server, rows=more)
         epoch, attempt = (int(word) if word.isdigit() else 0 for word in more.split())
+        if (epoch, attempt) < tuple(self.fence.rank):
+            server = address(self.documents.connection)
+            return SinkUnavailableError(
+                f"Redis at {server} has the older epoch {epoch}, attempt {attempt}. It had acknowledged a newer one,"
+                " and failed over to a replica that lagged.",
+                code="replicas_behind",
+                remedy="Do nothing: the retry reads what the server has.",
+                server=server,
+            )
         return FencedError(
             f"the sink has seen the newer epoch {epoch}, attempt {attempt}.",
             head_epoch=epoch,
@@ -183,7 +190,8 @@ class RedisParticipant(KeyedParticipant[Changes]):
                 f"the checkpoint has {rows:,} rows, and strategy='atomic' takes at most {ATOMIC_ROWS:,}: Redis would"
                 " answer no other client for seconds.",
                 code="limit_reached",
-                remedy="Make smaller checkpoints, or choose strategy='upsert'.",
+                remedy="Choose strategy='upsert'. Or make smaller checkpoints, and run"
+                f" `airflow ft rewind {plan.pipeline}`: the next run computes the rows again.",
                 rows=rows,
                 limit=ATOMIC_ROWS,
             ).located(**self._where(plan))

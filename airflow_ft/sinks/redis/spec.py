@@ -13,6 +13,8 @@ from airflow_ft.sinks.base.key_template import TemplateSink
 from airflow_ft.sinks.base.settings import refuse_jinja
 from airflow_ft.sinks.registry import Strategy
 
+ATOMIC_ROWS = 100_000
+"""Rows of a delivery with the strategy `atomic`, at most: Redis needs 2 to 3 s for them."""
 OURS = "airflow_ft:"
 """Keys of the sink itself begin with this."""
 VALUES = ("hash", "json", "string")
@@ -74,6 +76,11 @@ class RedisSink(TemplateSink):
         if self.value != "string" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.version_field):
             raise self._invalid("version_field", self.version_field, "Use letters, digits and '_' in version_field.")
         self._check_template()
+
+    @property
+    def most_rows(self) -> int | None:
+        """Return the most rows of a delivery; None: any number."""
+        return ATOMIC_ROWS if self.promise is Promise.ATOMIC else None
 
     def _check_key(self) -> None:
         if self.parts and self.key.startswith(OURS):

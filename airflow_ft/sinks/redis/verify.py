@@ -14,7 +14,7 @@ from airflow_ft.protocol.verify import Delivered, SinkReport, Target, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk, kinds_of, pieces
-from airflow_ft.sinks.base.keyed_verify import Change, Found, Readers, common, compare_targets, digest
+from airflow_ft.sinks.base.keyed_verify import Change, Found, Readers, common, compare_targets, digest, sinks_of
 from airflow_ft.sinks.redis.participant import Documents
 from airflow_ft.sinks.redis.rows import entries
 from airflow_ft.sinks.redis.server import opened
@@ -28,18 +28,22 @@ def verify(
     with opened(connection, participant=plan.name) as client:
 
         def keys_of(target: Target, readers: Readers) -> _Keys:
-            sink = RedisSink.all_of(target.plan)[target.name]
             columns = common([reader.schema(name).names for _, name, reader in readers])
-            return _Keys(sink, Documents(client, connection, plan.name), delivered[-1].plan.pipeline, columns)
+            sink, sinks = RedisSink.all_of(target.plan)[target.name], sinks_of(target, RedisSink.all_of)
+            return _Keys(sink, sinks, Documents(client, connection, plan.name), delivered[-1].plan.pipeline, columns)
 
         return compare_targets(delivered, plan, wal, lambda settings: str(settings["key"]), keys_of)
 
 
 @dataclass
 class _Keys:
-    """Keys of one template. `columns` are the fields of a hash that all compared rows have."""
+    """Keys of one template. `columns` are the fields of a hash that all compared rows have.
+
+    `sink` is the newest one, `sinks` are those that delivered, by number and name.
+    """
 
     sink: RedisSink
+    sinks: Mapping[tuple[int, str], RedisSink]
     documents: Documents
     pipeline: str
     columns: Sequence[str]
@@ -52,10 +56,11 @@ class _Keys:
         return self.documents.read(self.pipeline)[0]
 
     def changes(self, number: int, name: str, reader: SegmentReader) -> Iterator[Change]:
-        in_hash = self.sink.value == "hash"
+        sink = self.sinks[number, name]
+        in_hash = sink.value == "hash"
         for _, _, rows in pieces(reader, name):
-            deletes, _ = kinds_of(rows, self.sink.change_column)
-            found = entries(self.sink, Chunk(0, name, rows, deletes, {}), number)
+            deletes, _ = kinds_of(rows, sink.change_column)
+            found = entries(sink, Chunk(0, name, rows, deletes, {}), number)
             for row, key in enumerate(found.keys):
                 values = found.values(row)
                 if in_hash:

@@ -2,13 +2,20 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from socket import SHUT_RDWR, create_server
 from typing import Any
 
 import pytest
+from thriftpy2.protocol import TBinaryProtocol
+from thriftpy2.thrift import TProcessor
+from thriftpy2.transport import TBufferedTransport, TSocket, TTransportException
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkUnavailableError
+from airflow_ft.sinks.hbase import server
 from airflow_ft.sinks.hbase.requests import AT_ONCE, Requests
+from tests.raising import raises
 
 
 class World:
@@ -88,6 +95,45 @@ def test_an_error_of_a_call_is_raised_and_ends_the_others(last: bool) -> None:
         for name, keys in calls:
             requests.call(world.call(name, lost if name == "b" else None), keys)
     assert found.value is lost and [name[0] for name in world.done] == ["a", "b"]
+
+
+@pytest.fixture
+def hasty() -> Iterator[ConnectionInfo]:
+    """A gateway that closes each connection after one answer."""
+
+    class Handler:
+        def get(self, *_: Any) -> list[Any]:
+            return []
+
+        def mutateRowsTs(self, *_: Any) -> None:
+            pass
+
+    def answer() -> None:
+        with suppress(OSError):  # the listener is closed
+            while True:
+                with closing(TSocket(sock=listener.accept()[0])) as channel, suppress(TTransportException):
+                    protocol = TBinaryProtocol(TBufferedTransport(channel))
+                    TProcessor(server._API.Hbase, Handler()).process(protocol, protocol)
+
+    with create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield ConnectionInfo("hbase", "hbase", host="127.0.0.1", port=listener.getsockname()[1])
+        listener.shutdown(SHUT_RDWR)
+        thread.join(10)
+
+
+def test_a_connection_that_rested_is_replaced(hasty: ConnectionInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = server.wire(hasty).request("orders", [], 1)
+    with server.opened(hasty) as client, raises(SinkUnavailableError, "server_unreachable"):
+        client.get(b"orders", b"1", b"f:n", {})
+        with server.translated(hasty):
+            client.get(b"orders", b"1", b"f:n", {})
+    monkeypatch.setattr(server, "_REST_SECONDS", 0)
+    with server.opened(hasty) as client:
+        for _ in range(2):
+            assert client.get(b"orders", b"1", b"f:n", {}) == []
+            client.mutate_rows(rows)
 
 
 def test_calls_end_before_an_error_of_the_block_is_raised() -> None:

@@ -31,7 +31,8 @@ from airflow_ft.sinks.arrow import binaries
 from airflow_ft.sinks.base.document import DocumentLedger
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.hbase import requirements, wire
-from airflow_ft.sinks.hbase.participant import HBaseParticipant, Seen, deleted_before, mutations, parts
+from airflow_ft.sinks.hbase.packed import PackedRows
+from airflow_ft.sinks.hbase.participant import HBaseParticipant, Seen, deleted_before, deletes, mutations, parts
 from airflow_ft.sinks.hbase.rows import encoded, row_keys, schema_problems, unfit
 from airflow_ft.sinks.hbase.server import _API, HBaseError, Mutation, failure, translated
 from airflow_ft.sinks.hbase.stamps import NONE_GIVEN, batches, give, given
@@ -164,7 +165,7 @@ def test_batches_are_the_same_however_the_log_hands_out_rows() -> None:
             first += rows.num_rows
 
     def seen(size: int) -> list[tuple[int, str, int, int]]:
-        made = [(stamp, sink, some) for stamp, sink, some in batches(chunks(size))]
+        made = [(stamp, sink, [*some]) for stamp, sink, some in batches(chunks(size))]
         return [(stamp, sink, some[0].first, sum(each.rows.num_rows for each in some)) for stamp, sink, some in made]
 
     expected = [(1, "a", 0, 1_000), (3, "a", 1_000, 1_000), (5, "a", 2_000, 500), (7, "a", 2_500, 300)]
@@ -180,12 +181,15 @@ def test_a_delete_counts_although_the_key_is_written_again() -> None:
     keys, ops, values = zip(*changes, strict=True)
     rows = pa.record_batch({"id": keys, "op": ops, "n": values})
     chunk = Chunk(0, "rows", rows, np.array([op == "d" for op in ops]), {})
-    last: dict[bytes, Any] = {}
+    last = PackedRows()
     some = [replace(chunk, rows=rows.slice(at, 1), deletes=chunk.deletes[at : at + 1]) for at in range(len(ops))]
     for one in some:
-        last |= mutations(sink, one, BINARY)
+        last.add(mutations(sink, one, BINARY))
     for chunks in (some, [chunk]):
-        found = deleted_before(sink, chunks, last, BINARY)
+        deleted: dict[bytes, bytes] = {}
+        for one in chunks:
+            deleted |= deletes(sink, one, BINARY)
+        found = deleted_before(deleted, last)
         assert set(found) == {b"again", b"three"}
         assert {(each.column, each.isDelete) for each in in_binary(found[b"again"]).mutations} == {
             (b"f", True),
@@ -218,7 +222,7 @@ def test_a_request_fits_into_the_frame_of_a_gateway(size: int) -> None:
     small = BINARY.rows([b"%d" % n for n in range(7_000)], dict.fromkeys(names, binaries([b""] * 7_000)))
     large = BINARY.rows([b"large%d" % n for n in range(8)], {b"f:n": binaries([b"x" * size] * 8)})
     rows = [*small, *large] if size > 900 else [*large, *small]
-    sent = [list(part.values()) for part in parts({b"%d" % at: row for at, row in enumerate(rows)})]
+    sent = [list(part.values()) for part in parts((b"%d" % at, row) for at, row in enumerate(rows))]
     assert [row for some in sent for row in some] == rows
     for some in sent:
         assert len(BINARY.request("orders", some, 7)) + 100 < 2 * 1024**2, "100 bytes for the name of the call"

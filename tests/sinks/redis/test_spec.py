@@ -69,6 +69,17 @@ def test_a_text_that_overlaps_with_what_follows_is_refused() -> None:
     assert set(unfit(RedisSink(key="{x}aa{y}"), rows, np.zeros(2, np.bool_))) == {0}
 
 
+def test_the_sign_of_a_whole_number_ends_no_number() -> None:
+    numbers = pa.array([1, -1, 12, -1], pa.int64())
+    rows = pa.record_batch({"x": numbers.dictionary_encode(), "y": numbers, "n": ["-", "a-", "a", ""]})
+    sink = RedisSink(key="{x}-{y}-{n}")
+    assert not unfit(sink, rows, np.zeros(4, np.bool_))
+    found = entries(sink, Chunk(0, "rows", rows, np.zeros(4, np.bool_), {}), 7)
+    assert found.keys == ["1-1--", "-1--1-a-", "12-12-a", "-1--1-"]
+    assert set(unfit(RedisSink(key="{x}2{y}:{n}"), rows, np.zeros(4, np.bool_))) == {2}
+    assert set(unfit(RedisSink(key="{n}-{x}:{y}"), rows, np.zeros(4, np.bool_))) == {0, 1}
+
+
 def test_a_date_without_a_text_in_the_key_refuses_only_its_row() -> None:
     days = pa.array([0, DAY_10000], pa.int32()).cast(pa.date32())
     rows, sink = pa.record_batch({"day": days, "n": [1, 2]}), RedisSink(key="{day}:{n}", value="json")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from itertools import chain, repeat
 from pathlib import Path
+from socket import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,24 +101,46 @@ def test_a_cluster_that_may_forget_is_refused(world: World, monkeypatch: pytest.
         target.db.execute(f"ALTER KEYSPACE {KEYSPACE} WITH durable_writes = true")
 
 
+def add_node(session: Session, name: str, port: int) -> Host:
+    """Add a node of another datacenter, as far as the driver knows."""
+    host = Host(DefaultEndPoint(name, port), SimpleConvictionPolicy)
+    host.set_location_info("elsewhere", "rack")
+    host, _ = session.cluster.metadata.add_or_return_host(host)
+    return host
+
+
+def test_nodes_that_cannot_be_reached_are_not_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are behind a firewall that drops packets; the driver tries two of them at a time."""
+    target: Any = world.target
+    monkeypatch.setattr(server, "_CONNECT_SECONDS", 0.5)
+    names = [f"127.0.0.{last}" for last in range(101, 107)]
+    with ExitStack() as stack:
+        for name in names:
+            full = stack.enter_context(socket())
+            full.bind((name, target.server.port))
+            full.listen(0)
+            for _ in range(3):
+                waiting = stack.enter_context(socket())
+                waiting.setblocking(False)
+                waiting.connect_ex((name, target.server.port))
+        session = stack.enter_context(opened(target.connection))
+        session.cluster.connect_timeout = 5
+        hosts = [add_node(session, name, target.server.port) for name in names]
+        server.check_nodes(session, "ring", [KEYSPACE], unsafe=False)
+        assert any(host.is_up is None for host in hosts), "the driver still tries to connect"
+
+
 def test_all_nodes_that_are_up_are_asked(world: World) -> None:
     target: Any = world.target
     with opened(target.connection) as session:
 
-        def add(name: str) -> Host:
-            """Add a node of another datacenter, as far as the driver knows."""
-            host = Host(DefaultEndPoint(name, target.server.port), SimpleConvictionPolicy)
-            host.set_location_info("elsewhere", "rack")
-            host, _ = session.cluster.metadata.add_or_return_host(host)
-            return host
-
         def check() -> None:
             server.check_nodes(session, "ring", [KEYSPACE], unsafe=False)
 
-        far = add("localhost")
+        far = add_node(session, "localhost", target.server.port)
         check()
         assert far in session.get_pool_state()
-        silent = add("127.0.0.99")
+        silent = add_node(session, "127.0.0.99", target.server.port)
         silent.set_up()
         with raises(UnfitTargetError, "server_setting_unsafe", settings={"commitlog_sync": "unknown"}) as caught:
             check()

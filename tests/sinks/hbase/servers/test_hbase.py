@@ -181,6 +181,17 @@ def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
     check_verify(world, verify, disturb)
 
 
+def test_verify_reads_each_delivery_with_its_own_settings(world: World) -> None:
+    target: Any = world.target
+    delivered: list[Delivered] = []
+    for number, change in enumerate(({}, {"salt": 8}, {"encoding": "bytes"}), 1):
+        target.sink = replace(target.sink, **change)
+        plan = world.plan_of(number, world.segment_of(number, world.table(number, 1)))
+        delivered.append(Delivered(plan, world.deliver(plan), delivered[-1].proof if delivered else None))
+    [report] = verify(delivered, delivered[-1].plan.participants[0], target.connection, open_wal())
+    assert report.is_exact and report.expected == 3
+
+
 def test_null_deletes_a_cell_and_others_stay(world: World) -> None:
     target: Any = world.target
     world.deliver(world.plan(pa.table({"id": [1], "text": ["a"], "note": ["b"]})))

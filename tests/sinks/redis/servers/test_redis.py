@@ -16,6 +16,7 @@ import redis
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
+    FencedError,
     SinkAccessError,
     SinkUnavailableError,
     StoreBehindSinkError,
@@ -214,6 +215,18 @@ def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
     check_verify(world, verify, disturb)
 
 
+def test_verify_reads_each_delivery_with_its_own_settings(redis_server: Redis, tmp_path: Path) -> None:
+    with closing(World(Keys(redis_server, "json", "upsert"), tmp_path)) as world:
+        target: Any = world.target
+        delivered: list[Delivered] = []
+        for number, field in enumerate(("_version", "checkpoint"), 1):
+            target.sink = replace(target.sink, version_field=field)
+            plan = world.plan_of(number, world.segment_of(number, world.table(number, 1)))
+            delivered.append(Delivered(plan, world.deliver(plan), delivered[-1].proof if delivered else None))
+        [report] = verify(delivered, delivered[-1].plan.participants[0], target.connection, open_wal())
+        assert report.is_exact and report.expected == 2
+
+
 def test_verify_misses_all_keys_of_an_emptied_server(world: World) -> None:
     """Also the ledger is gone, and the decision log alone knows that no later number was delivered."""
     target: Any = world.target
@@ -341,6 +354,34 @@ def test_of_two_pipelines_the_later_write_counts(redis_server: Redis, tmp_path: 
         (tmp_path / "other").mkdir()
         other.deliver(other.plan(pa.table({"id": [1], "text": ["of another pipeline"]})))
         assert target.db.hgetall("orders:1")["text"] == "of another pipeline"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "kind"), [(0, SinkUnavailableError), (None, SinkUnavailableError), (10**9, FencedError)]
+)
+def test_only_a_newer_fence_ends_the_process(
+    world: World, attempt: int | None, kind: type[AirflowFtError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older or missing one is that of a replica that lagged, to which the server failed over."""
+    plan = world.plan()
+    vote = world.prepare(plan)
+    target: Any = world.target
+    send = Changes.send
+
+    def fail_over(changes: Changes, chunks: Any) -> None:
+        if attempt is None:
+            target.db.hdel(changes.key, "epoch", "attempt")
+        else:
+            target.db.hset(changes.key, "attempt", attempt)
+        send(changes, chunks)
+
+    monkeypatch.setattr(Changes, "send", fail_over)
+    with raises(kind, "fenced" if kind is FencedError else "replicas_behind"):
+        world.commit(plan, vote)
+    monkeypatch.undo()
+    if kind is SinkUnavailableError:
+        world.commit(plan, vote)
+        world.shows(world.ids_of(1))
 
 
 def test_pruning_does_not_end_a_running_delivery(world: World) -> None:
