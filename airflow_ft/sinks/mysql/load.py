@@ -224,7 +224,7 @@ class Loader:
         files = [file for file in reader.files(target.sink) if file.rows]
         columns = target.written(reader.schema(target.sink)) if files else []
         for file in files:
-            first = reader.first_row(target.sink, file) if isinstance(reader, SlicedSegment) else 0
+            first = _first_row(reader, target.sink, file)
             put = partial(self._put, self._way_of(reader, target, columns), target, columns, file)
             with closing(self._session.awaiting(self._pieces(reader, target, file))) as pieces:
                 for piece in pieces:
