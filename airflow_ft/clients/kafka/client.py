@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -53,6 +54,7 @@ DEFAULT_TOKEN_TOPIC = "airflow_ft.tokens"
 _DEFAULT_TIMEOUT = 60.0
 _TRANSACTION_TIMEOUT = 600_000
 _HASTE = 1.0  # seconds that a new producer waits for its first connection
+_LONGEST_SESSION = 300.0  # seconds: librdkafka's default of max.poll.interval.ms
 _ASKED = 3  # times: a connection to a load balancer stays, and answers for ever
 _OURS = "airflow_ft_"
 # A connection is shared with consumers and producers of other code: what only they understand is left to them.
@@ -271,7 +273,10 @@ class KafkaClients:
         Under read_committed the brokers give no answer while a transaction is open that writes the token; under
         read_uncommitted they give the one before it, which may be old.
         """
-        return self._make(Consumer, {"group.id": group, "isolation.level": isolation, "enable.auto.commit": False})
+        own: dict[str, Any] = {"group.id": group, "isolation.level": isolation, "enable.auto.commit": False}
+        # A commit waits this long for the group's coordinator. Librdkafka allows no more than max.poll.interval.ms.
+        own["session.timeout.ms"] = int(min(self.timeout, _LONGEST_SESSION) * 1000)
+        return self._make(Consumer, own)
 
     def admin(self) -> AdminClient:
         """The administration client, made once."""
@@ -291,7 +296,14 @@ class KafkaClients:
     def _make(self, kind: Callable[..., C], own: Mapping[str, Any]) -> C:
         # Librdkafka's default back-offs cost half a second in init_transactions and a tenth in reading a token.
         quick = {"retry.backoff.ms": 20, "reconnect.backoff.ms": 10}
-        config = {**quick, **self.settings.common, **own, "error_cb": self._on_error}
+        # A bound method would make a cycle with the AdminClient, whose threads and sockets then wait for the collector.
+        this = weakref.ref(self)
+
+        def on_error(error: KafkaError) -> None:
+            if (clients := this()) is not None:
+                clients._on_error(error)
+
+        config = {**quick, **self.settings.common, **own, "error_cb": on_error}
         try:
             return kind(config, logger=_librdkafka_log)
         except (KafkaException, ValueError, TypeError) as error:
