@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_ft.clients.foreign_connections import require_type
-from airflow_ft.clients.kafka.connection import LOG_IN, SERVERS, missing, with_fields
+from airflow_ft.clients.kafka.connection import LOG_IN, SERVERS, missing, with_fields, without_java
 from airflow_ft.clients.kafka.errors import REFUSED, REMEDIES, SILENT, is_refusal
 from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -142,6 +142,14 @@ class KafkaSettings:
             raise refuse(
                 f"security.protocol of the connection needs a login, but the {lacking} is missing.", LOG_IN, lacking
             )
+        extra, java = without_java(extra)
+        if java:
+            raise refuse(
+                f"only Java's client knows {java}, and the extra has nothing that replaces it for librdkafka.",
+                f"Keep {java} and add sasl.username and sasl.password (or sasl.oauthbearer.method), ssl.ca.location"
+                f" or ssl.certificate.location and ssl.key.location to the extra of connection {connection.conn_id}.",
+                java,
+            )
         if not str(extra.get("transaction.timeout.ms", 1)).strip().isdigit():
             raise refuse(
                 "transaction.timeout.ms is not a number.",
@@ -151,7 +159,8 @@ class KafkaSettings:
         if isinstance(extra.get("oauth_cb"), str):
             raise refuse(
                 "oauth_cb is a name, not a function.",
-                "Replace the name by the function, as Airflow's KafkaBaseHook does.",
+                "Remove it, because an extra cannot hold a function. Set sasl.oauthbearer.method to oidc with its"
+                " sasl.oauthbearer.* settings, or log in with SCRAM.",
                 "oauth_cb",
             )
         extra = {key: value for key, value in extra.items() if key not in _CONSUMER_ONLY | _CALLBACKS}
