@@ -216,6 +216,12 @@ def _window(delivered: Sequence[Delivered], known: _Topic, topic: TopicLimits) -
     partitions = range(topic.partitions)
     window = {p: (first.get(p, 0), None if unknown else last.get(p, 0)) for p in partitions}
     notes = ["the proofs do not name all offsets: read to the topic's end"] if unknown else []
+    is_later = any(each.before is not None and each.before.number not in compared for each in delivered)
+    if is_later and (whole := [p for p, (begin, end) in window.items() if begin == 0 and end != 0]):
+        notes.append(
+            f"the delivery before has no offset of {count_text(len(whole), 'partition')}, read from the beginning:"
+            f" an equal row of an earlier checkpoint counts as repeated (partition {', '.join(map(str, whole[:8]))})"
+        )
     if gone:
         numbers = f"checkpoint {gone[0]}" if len(gone) == 1 else f"checkpoints {gone[0]} to {gone[-1]}"
         notes.append(f"{numbers} went into a topic that was deleted since, and recreated: these rows count as missing")
