@@ -131,3 +131,11 @@ def test_settings_of_java_are_left_to_spark(extra: dict[str, str]) -> None:
 def test_settings_of_java_alone_are_named(extra: dict[str, str], setting: str) -> None:
     with raises(SinkAccessError, "connection_invalid", participant="kafka", setting=setting):
         KafkaSettings.from_connection(_connection(extra))
+
+
+def test_a_store_of_java_is_not_mixed_with_pem_files() -> None:
+    stores = {**_JKS, **_STORE}
+    pem = {"ssl.ca.location": "/ca.pem", "ssl.certificate.location": "/c.pem", "ssl.key.location": "/key.pem"}
+    assert kafka_options(_connection({**stores, **pem})) == kafka_options(_connection(stores))
+    common = KafkaSettings.from_connection(_connection({**stores, **pem})).common
+    assert {name for name in common if name.startswith("ssl.")} == set(pem)
