@@ -65,8 +65,14 @@ def _files(exam: Examination, source: FileSource) -> None:
     elif not is_pattern(path) and not Path(path).is_dir():
         exam.problem("folder", f"{path} is a file", "Name the folder that contains it.")
     else:
-        exam.ok("folder", f"{path} exists")
-        _names(exam, look(found, recursive=source.is_recursive))
+        try:
+            names = look(found, recursive=source.is_recursive)
+        except OSError as error:  # a folder of another user, a link to itself, or one that was removed meanwhile
+            text = f"{error.filename} cannot be read: {error.strerror}"
+            exam.problem("folder", text, "Let the user of the workers read it. Remove a link that leads to itself.")
+        else:
+            exam.ok("folder", f"{path} exists")
+            _names(exam, names)
 
 
 def _names(exam: Examination, found: Names) -> None:
@@ -89,14 +95,14 @@ def _names(exam: Examination, found: Names) -> None:
 
 def _topics(exam: Examination, name: str, source: KafkaSource, connections: ConnectionResolver) -> None:
     from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
-    from airflow_ft.clients.kafka.topics import describe
+    from airflow_ft.clients.kafka.topics import cluster_id, describe
     from airflow_ft.sources.setup import unreachable
 
     for error in unreachable({name: source}, connections):  # the client would ask for a minute
         raise error
     clients = KafkaClients(KafkaSettings.from_connection(source.connection(connections)))
     if not source.topics:
-        describe(clients, [])
+        cluster_id(clients)  # logs in
         exam.ok("topics", f"all that match {source.pattern!r}, present and future")
     for topic, found in describe(clients, source.topics).items():
         if found is None:
@@ -109,5 +115,7 @@ def _topics(exam: Examination, name: str, source: KafkaSource, connections: Conn
                 f"{topic}: {count_text(found.leaderless, 'partition has', 'partitions have')} no leader",
                 "Start the missing brokers.",
             )
+        elif not found.readable:
+            exam.problem("topics", f"this user may not read {topic}", "Grant READ on the topic.")
         else:
             exam.ok("topics", f"{topic}, {count_text(found.partitions, 'partition')}")

@@ -81,10 +81,13 @@ def _tls(options: dict[str, str], connection: ConnectionInfo) -> None:
     authority_pem = options.pop("ssl.ca.pem", "")
     if options.get("ssl.endpoint.identification.algorithm") == "none":
         options["ssl.endpoint.identification.algorithm"] = ""
-    if authority or authority_pem:
+    # Java's client refuses a store beside PEM. A store of its own goes first: the PEM file is for librdkafka then.
+    trusts = options.keys() & {"ssl.truststore.location", "ssl.truststore.certificates"}
+    if (authority or authority_pem) and not trusts:
         options["ssl.truststore.type"] = "PEM"
         options["ssl.truststore.certificates"] = authority_pem or _file(authority, connection)
-    if certificate or certificate_pem:
+    has_store = options.keys() & {"ssl.keystore.location", "ssl.keystore.certificate.chain"}
+    if (certificate or certificate_pem) and not has_store:
         options["ssl.keystore.type"] = "PEM"
         options["ssl.keystore.certificate.chain"] = certificate_pem or _file(certificate, connection)
         options["ssl.keystore.key"] = key_pem or _file(key, connection)

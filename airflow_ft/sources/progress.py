@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.connections import ConnectionResolver
+from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sources.kafka import KafkaSource
@@ -36,11 +37,21 @@ class GroupOffsets:
         self._logged: set[str] = set()
 
     def __call__(self, checkpoint: Checkpoint) -> None:
-        """SinkUnavailableError or SinkAccessError, naming the connection, when a cluster does not take them."""
+        """Report the positions of every source, also after one that failed.
+
+        Raises:
+            SinkUnavailableError, SinkAccessError: a cluster does not take them. The first error, with its connection.
+        """
+        errors = []
         for name, source in self._sources.items():
             place = checkpoint.positions.get(name, {})
             if place.get("end"):
-                self._commit(source, place["end"], place.get("topic_ids", {}))
+                try:
+                    self._commit(source, place["end"], place.get("topic_ids", {}))
+                except AirflowFtError as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _commit(self, source: KafkaSource, ends: Mapping[str, Mapping[str, int]], ids: Mapping[str, str]) -> None:
         from confluent_kafka import KafkaException, TopicPartition
@@ -61,11 +72,13 @@ class GroupOffsets:
             for partition, offset in partitions.items()
             if offset >= 0  # Spark's -1 and -2 mean places that it has not looked up
         ]
+        if not offsets:  # a commit of none would ask for those of an assignment
+            return
         with closing(clients.consumer(group)) as consumer:
             try:
-                consumer.list_topics(timeout=clients.timeout)  # `commit` has no time-out of its own
-                if offsets:  # without any, it would ask for those of an assignment
-                    consumer.commit(offsets=offsets, asynchronous=False)
+                # `commit` does not notice that all brokers are away. One topic, for a cluster may have thousands.
+                consumer.list_topics(offsets[0].topic, timeout=clients.timeout)
+                consumer.commit(offsets=offsets, asynchronous=False)
             except KafkaException as error:
                 raise clients.error(error.args[0], f"committing the offsets of group {group}") from None
         level = logging.DEBUG if group in self._logged else logging.INFO  # a stream says so each few seconds, for days

@@ -114,7 +114,8 @@ def missing_folders(sources: Mapping[str, Source], default: str) -> Iterator[Sta
         if path is None or os.path.lexists(path):
             continue
         folder = Path(path)
-        beside = [str(each) for each in folder.parent.iterdir()] if os.access(folder.parent, os.R_OK) else []
+        is_listed = folder.parent.is_dir() and os.access(folder.parent, os.R_OK)
+        beside = [str(each) for each in folder.parent.iterdir()] if is_listed else []
         yield StageError(
             f"source {name!r} reads file:{path}, which does not exist.",
             code="folder_missing",

@@ -10,13 +10,19 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.permissions import Grant, helpful, needed
 from airflow_ft.sinks.kafka.requirements import required as required_of
+from airflow_ft.sinks.kafka.verify import verify
+from airflow_ft.sources import KafkaSource
+from airflow_ft.sources.doctor import examine_source
+from airflow_ft.wal import open_wal
 from tests.integration.guarded_kafka import PASSWORD, GuardedKafka
 from tests.integration.kafka_world import CONN_ID, World
 
@@ -70,7 +76,28 @@ def test_what_is_said_to_be_enough_is_enough(guarded: GuardedKafka, world: World
         plan = world.checkpoint(number, 20)
         world.prepare(plan)
         assert problems(world) == []
-        assert world.commit(plan).counts == {"alerts": 20}
+        proof = world.commit(plan)
+        assert proof.counts == {"alerts": 20}
+    [report] = verify([Delivered(plan, proof, None)], plan.participants[0], world.connection, open_wal())
+    assert (report.expected, report.missing) == (20, 0)
+
+
+def test_reading_a_topic_needs_no_right_to_a_group(guarded: GuardedKafka, world: World) -> None:
+    guarded.allow(*grants(world))
+    plan = world.checkpoint(1, 20)
+    world.prepare(plan)
+    proof = world.commit(plan)
+    guarded.allow(*(grant for grant in grants(world) if grant.resource == "topic"))
+    [report] = verify([Delivered(plan, proof, None)], plan.participants[0], world.connection, open_wal())
+    assert (report.expected, report.missing) == (20, 0)
+
+
+@pytest.mark.parametrize(("operations", "verdict"), [(("Describe",), Verdict.PROBLEM), (("Read",), Verdict.OK)])
+def test_a_source_needs_the_right_to_read(guarded: GuardedKafka, operations: Sequence[str], verdict: Verdict) -> None:
+    guarded.allow(Grant("topic", TOPIC, tuple(operations), "reading"))
+    connection = ConnectionInfo("kafka", "kafka", extra={"bootstrap.servers": guarded.guarded, **guarded.extra})
+    [check] = examine_source("orders", KafkaSource(topics=[TOPIC], conn_id="kafka"), lambda _: connection)
+    assert check.verdict is verdict
 
 
 @pytest.mark.parametrize("lacking", range(4), ids=["transactional-id", "group", "token topic", "topic"])

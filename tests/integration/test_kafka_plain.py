@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.clients.kafka.topics import cluster_id
+from airflow_ft.clients.kafka.topics import cluster_id, longest_transaction
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
 from airflow_ft.protocol.model import CheckpointingMode, Plan
 from airflow_ft.protocol.verify import Delivered
-from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.sinks.kafka import KafkaSink, batches
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.plain import PlainParticipant
 from airflow_ft.sinks.kafka.records import RecordColumns
@@ -96,6 +96,34 @@ def test_the_id_of_the_cluster_creates_no_token_topic(own_server: Callable[..., 
     for later in ("later", "last"):
         server.create_topic(later, 1)  # the controller makes one topic after the other
     assert clients.settings.token_topic not in clients.admin().list_topics(timeout=10).topics
+
+
+@pytest.mark.parametrize("mode", list(CheckpointingMode))
+def test_the_doctor_creates_no_topic(own_server: Callable[..., Any], tmp_path: Path, mode: CheckpointingMode) -> None:
+    server: Kafka = own_server(Kafka, **{"auto.create.topics.enable": "true"})
+    world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts")}, mode=mode)
+    examine(world.pipeline, world.plan(1).participants[0], world.connection, [])
+    longest_transaction(KafkaClients(KafkaSettings.from_connection(world.connection)))
+    server.create_topic("later", 1)  # the controller makes one topic after the other
+    found = {name for name in server.admin().list_topics(timeout=10).topics if not name.startswith("__")}
+    assert found == {"later"}
+
+
+def test_new_partitions_are_used_without_a_restart(
+    tmp_path: Path, kafka: Kafka, topic_factory: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_factory(1)
+    world = World(tmp_path, kafka.bootstrap, {"alerts": KafkaSink(topic=topic, key="k", value="v")}, mode=AT_LEAST)
+    keys = pa.array([b"%d" % number for number in range(200)], pa.binary())
+    rows = pa.table({"k": keys, "v": keys})
+    first, second = (world.plan(number, world.segment(number, {"alerts": rows})) for number in (1, 2))
+    with opened(world, first) as participant:
+        assert list(participant.commit(first, world.fence()).detail["partitions"][topic]) == ["0"]
+        kafka.add_partitions(topic, 4)
+        monkeypatch.setattr(batches, "_LOOKED_SECONDS", 0)
+        deadline = time.monotonic() + 30
+        while len(participant.commit(second, world.fence()).detail["partitions"][topic]) < 4:
+            assert time.monotonic() < deadline
 
 
 def test_a_record_refused_amid_others_never_counts_as_delivered(kafka: Kafka, topic_factory: TopicFactory) -> None:

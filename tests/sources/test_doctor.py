@@ -1,14 +1,16 @@
 """What `airflow ft doctor` says of a folder of files, and of a socket."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Verdict
-from airflow_ft.sources import CustomSource, FileSource, SocketSource
+from airflow_ft.sources import CustomSource, FileSource, KafkaSource, SocketSource
 from airflow_ft.sources.doctor import examine_source
+from airflow_ft.sources.setup import missing_folders
 from tools.servers.hadoop import xml
 
 
@@ -80,3 +82,24 @@ def test_a_class_of_ones_own_is_not_looked_at() -> None:
     source = CustomSource(data_source="jobs.lines:Lines", replayable=True)
     [check] = examine_source("lines", source, lambda _: ConnectionInfo("", ""))
     assert check.verdict is Verdict.OK and "jobs.lines:Lines was not checked" in check.text
+
+
+def test_a_folder_that_cannot_be_listed_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "k=2").mkdir()
+    (tmp_path / "k=1").symlink_to("k=1")
+    assert list(_found(str(tmp_path))) == ["folder problem"]
+
+
+def test_a_pattern_of_topics_asks_the_brokers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # accepts, and never answers
+        extra = {"bootstrap.servers": f"127.0.0.1:{server.getsockname()[1]}", "airflow_ft_timeout": 1}
+        connection = ConnectionInfo("kafka", "kafka", extra=extra)
+        checks = examine_source("orders", KafkaSource(pattern="x.*", conn_id="kafka"), lambda _: connection)
+    assert [check.verdict for check in checks] == [Verdict.PROBLEM]
+
+
+def test_a_missing_folder_below_a_file_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    source = FileSource(path=f"{tmp_path}/f/x", schema="id int")
+    [error] = missing_folders({"a": source}, "file:///")
+    assert (error.code, error.fields["source"]) == ("folder_missing", "a")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -18,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_ft.clients.foreign_connections import require_type
-from airflow_ft.clients.kafka.connection import LOG_IN, SERVERS, missing, with_fields
+from airflow_ft.clients.kafka.connection import LOG_IN, SERVERS, missing, with_fields, without_java
 from airflow_ft.clients.kafka.errors import REFUSED, REMEDIES, SILENT, is_refusal
 from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -53,6 +54,7 @@ DEFAULT_TOKEN_TOPIC = "airflow_ft.tokens"
 _DEFAULT_TIMEOUT = 60.0
 _TRANSACTION_TIMEOUT = 600_000
 _HASTE = 1.0  # seconds that a new producer waits for its first connection
+_LONGEST_SESSION = 300.0  # seconds: librdkafka's default of max.poll.interval.ms
 _ASKED = 3  # times: a connection to a load balancer stays, and answers for ever
 _OURS = "airflow_ft_"
 # A connection is shared with consumers and producers of other code: what only they understand is left to them.
@@ -140,6 +142,14 @@ class KafkaSettings:
             raise refuse(
                 f"security.protocol of the connection needs a login, but the {lacking} is missing.", LOG_IN, lacking
             )
+        extra, java = without_java(extra)
+        if java:
+            raise refuse(
+                f"only Java's client knows {java}, and the extra has nothing that replaces it for librdkafka.",
+                f"Keep {java} and add sasl.username and sasl.password (or sasl.oauthbearer.method), ssl.ca.location"
+                f" or ssl.certificate.location and ssl.key.location to the extra of connection {connection.conn_id}.",
+                java,
+            )
         if not str(extra.get("transaction.timeout.ms", 1)).strip().isdigit():
             raise refuse(
                 "transaction.timeout.ms is not a number.",
@@ -149,7 +159,8 @@ class KafkaSettings:
         if isinstance(extra.get("oauth_cb"), str):
             raise refuse(
                 "oauth_cb is a name, not a function.",
-                "Replace the name by the function, as Airflow's KafkaBaseHook does.",
+                "Remove it, because an extra cannot hold a function. Set sasl.oauthbearer.method to oidc with its"
+                " sasl.oauthbearer.* settings, or log in with SCRAM.",
                 "oauth_cb",
             )
         extra = {key: value for key, value in extra.items() if key not in _CONSUMER_ONLY | _CALLBACKS}
@@ -271,7 +282,10 @@ class KafkaClients:
         Under read_committed the brokers give no answer while a transaction is open that writes the token; under
         read_uncommitted they give the one before it, which may be old.
         """
-        return self._make(Consumer, {"group.id": group, "isolation.level": isolation, "enable.auto.commit": False})
+        own: dict[str, Any] = {"group.id": group, "isolation.level": isolation, "enable.auto.commit": False}
+        # A commit waits this long for the group's coordinator. Librdkafka allows no more than max.poll.interval.ms.
+        own["session.timeout.ms"] = int(min(self.timeout, _LONGEST_SESSION) * 1000)
+        return self._make(Consumer, own)
 
     def admin(self) -> AdminClient:
         """The administration client, made once."""
@@ -291,7 +305,14 @@ class KafkaClients:
     def _make(self, kind: Callable[..., C], own: Mapping[str, Any]) -> C:
         # Librdkafka's default back-offs cost half a second in init_transactions and a tenth in reading a token.
         quick = {"retry.backoff.ms": 20, "reconnect.backoff.ms": 10}
-        config = {**quick, **self.settings.common, **own, "error_cb": self._on_error}
+        # A bound method would make a cycle with the AdminClient, whose threads and sockets then wait for the collector.
+        this = weakref.ref(self)
+
+        def on_error(error: KafkaError) -> None:
+            if (clients := this()) is not None:
+                clients._on_error(error)
+
+        config = {**quick, **self.settings.common, **own, "error_cb": on_error}
         try:
             return kind(config, logger=_librdkafka_log)
         except (KafkaException, ValueError, TypeError) as error:

@@ -49,6 +49,42 @@ def missing(settings: Mapping[str, Any]) -> str:
     return "" if settings.get("sasl.password") else "password"
 
 
+_JAVA_PREFIXES = ("sasl.jaas.", "sasl.login.", "sasl.client.callback.", "ssl.truststore.")
+_TRUST = ("ssl.ca.location", "ssl.ca.pem", "ssl.ca.certificate.stores")
+_CERTIFICATES = ("ssl.certificate.location", "ssl.certificate.pem")
+
+
+def without_java(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the settings of `with_fields` without those that only Java's client has, which Spark's reader uses.
+
+    The second value names a removed setting that librdkafka needs a substitute for; "": there is none.
+    """
+    is_pkcs12 = str(settings.get("ssl.keystore.type", "PKCS12")).upper() == "PKCS12"
+    keystore = str(settings.get("ssl.keystore.location", ""))
+    is_java_store = bool(keystore) and (not is_pkcs12 or keystore.endswith(".jks"))
+    java = {name for name in settings if name.startswith(_JAVA_PREFIXES) or name == "ssl.keystore.type"}
+    if is_java_store or not keystore:
+        java |= {name for name in settings if name.startswith("ssl.keystore.")}
+    left = {name: value for name, value in settings.items() if name not in java}
+    lacking = ""
+    if "sasl.jaas.config" in java and is_sasl(settings) and not _logs_in(left):
+        lacking = "sasl.jaas.config"
+    elif "SSL" in str(settings.get("security.protocol", "")).upper():
+        trusted = [name for name in sorted(java) if name.startswith("ssl.truststore.")]
+        if trusted and not any(left.get(name) for name in _TRUST):
+            lacking = trusted[0]
+        elif is_java_store and not any(left.get(name) for name in _CERTIFICATES):
+            lacking = "ssl.keystore.location"
+    return left, lacking
+
+
+def _logs_in(settings: Mapping[str, Any]) -> bool:
+    mechanism = next((str(settings[name]) for name in _MECHANISMS if settings.get(name)), "PLAIN").upper()
+    if mechanism.startswith(_TAKE_A_PASSWORD):
+        return not missing(settings) and bool(settings.get("sasl.username"))
+    return mechanism != "OAUTHBEARER" or "oauth_cb" in settings or "sasl.oauthbearer.method" in settings
+
+
 LOG_IN = "Fill in login and password of the connection, or sasl.username and sasl.password in its extra."
 
 

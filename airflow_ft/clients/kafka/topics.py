@@ -132,14 +132,15 @@ def _with_settings(clients: KafkaClients, topics: Iterable[TopicLimits]) -> Mapp
                 raise clients.error(failure.args[0], f"reading the settings of topic {limits.name!r}") from failure
             described[limits.name] = replace(limits, assumed=True)
             continue
-        deletes, retention = "delete" in settings["cleanup.policy"], int(settings.get("retention.ms") or -1)
+        # Brokers of other makers leave settings out that they do not have.
+        policy, retention = settings.get("cleanup.policy") or "delete", int(settings.get("retention.ms") or -1)
         described[limits.name] = replace(
             limits,
-            retention_ms=retention if deletes and retention >= 0 else None,
-            max_message_bytes=int(settings["max.message.bytes"]),
-            compacted="compact" in settings["cleanup.policy"],
-            log_append_time=settings["message.timestamp.type"] == "LogAppendTime",
-            min_in_sync=int(settings["min.insync.replicas"]),
+            retention_ms=retention if "delete" in policy and retention >= 0 else None,
+            max_message_bytes=int(settings.get("max.message.bytes") or limits.max_message_bytes),
+            compacted="compact" in policy,
+            log_append_time=settings.get("message.timestamp.type") == "LogAppendTime",
+            min_in_sync=int(settings.get("min.insync.replicas") or limits.min_in_sync),
             # Since Kafka 3.6; before, one setting bounded both sides and was unlimited by default.
             before_max_ms=int(settings.get("message.timestamp.before.max.ms") or _FOREVER),
             after_max_ms=int(settings.get("message.timestamp.after.max.ms") or _FOREVER),
@@ -162,21 +163,24 @@ def cluster_id(clients: KafkaClients) -> str:
 
 
 def longest_transaction(clients: KafkaClients) -> int | None:
-    """The smallest transaction.max.timeout.ms of all brokers; None when their settings may not be read."""
+    """The smallest transaction.max.timeout.ms of all brokers; None: they may not be read, or have no such setting."""
     doing = "reading the brokers' transaction.max.timeout.ms"
     try:
-        brokers = clients.admin().list_topics(topic=clients.settings.token_topic, timeout=clients.timeout).brokers
+        # Not by a topic: some brokers create each topic that they are asked for.
+        brokers = answer(clients, clients.admin().describe_cluster(request_timeout=clients.timeout)).nodes
     except KafkaException as failure:
         raise clients.error(failure.args[0], doing) from failure
-    resources = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in brokers]
+    resources = [ConfigResource(ResourceType.BROKER, broker.id_string) for broker in brokers]
     longest = []
     for future in clients.admin().describe_configs(resources, request_timeout=clients.timeout).values():
         try:
-            longest.append(int(answer(clients, future)["transaction.max.timeout.ms"].value))
+            found = answer(clients, future).get("transaction.max.timeout.ms")
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError.CLUSTER_AUTHORIZATION_FAILED:
                 raise clients.error(failure.args[0], doing) from failure
             return None
+        if found is not None and found.value:
+            longest.append(int(found.value))
     return min(longest) if longest else None
 
 

@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 _COPY = 2  # RD_KAFKA_MSG_F_COPY: librdkafka keeps its own copy, so Arrow's buffers may go
 _PRODUCER = 0  # RD_KAFKA_PRODUCER
 _PROPAGATION_SECONDS = 30.0  # as librdkafka's topic.metadata.propagation.max.ms
+_LOOKED_SECONDS = 10.0  # how long a number of partitions is believed, from one delivery to the next
 # rd_kafka_message_t of rdkafka.h, on 64 bits.
 _MESSAGE = np.dtype(
     {
@@ -157,6 +158,7 @@ class BatchSender:
         self._timeout = timeout
         self._taken = 0
         self._topics: dict[str, tuple[int, Partitioner]] = {}
+        self._looked = time.monotonic()
 
     def send(self, topic: str, records: RecordColumns, counter: Counter, wait: Callable[[], None]) -> None:
         """Hands records over; returns when librdkafka has them all. Their order within a partition stays.
@@ -190,6 +192,12 @@ class BatchSender:
     def acknowledged(self) -> int:
         """Return a lower bound of the records that are in the topics, or have failed; for showing progress."""
         return self._taken - len(self._producer)
+
+    def look_again(self) -> None:
+        """Forget the numbers of partitions if they are old: an administrator may have added some."""
+        if time.monotonic() - self._looked > _LOOKED_SECONDS:
+            self.close()
+            self._looked = time.monotonic()
 
     def close(self) -> None:
         """Lets go of the topics: a producer whose topics are held is never quite destroyed."""

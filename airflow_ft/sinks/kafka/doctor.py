@@ -11,7 +11,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.clients.kafka.grants import Grant
-from airflow_ft.clients.kafka.topics import TopicLimits, describe
+from airflow_ft.clients.kafka.topics import TopicLimits, cluster_id, describe
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import SinkAccessError
@@ -47,7 +47,7 @@ def examine(
     clients = KafkaClients(settings)
     sinks = KafkaSink.all_of(plan)
     names = sorted({sink.topic for sink in sinks.values()})
-    if not exam.passes("connect", "the brokers answer", lambda: _answer(clients)):
+    if not exam.passes("connect", "the brokers answer", lambda: cluster_id(clients)):
         return exam.checks
     grants = needed(pipeline, plan.name, settings.token_topic, names)
     if plan.keeps_markers:
@@ -73,13 +73,6 @@ def examine(
     if len(limits) == len(names):
         _rows(exam, clients, sinks, limits, rows)
     return exam.checks
-
-
-def _answer(clients: KafkaClients) -> None:
-    try:
-        clients.admin().list_topics(topic=clients.settings.token_topic, timeout=clients.timeout)
-    except KafkaException as error:
-        raise clients.error(error.args[0], "connecting") from error
 
 
 def _permissions(

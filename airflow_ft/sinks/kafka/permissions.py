@@ -56,12 +56,13 @@ def needed(pipeline: str, conn_id: str, token_topic: str, topics: Iterable[str])
 
 
 def helpful(token_topic: str, topics: Iterable[str]) -> Sequence[Grant]:
-    """Return optional permissions: to create the topic of tokens, and to read limits instead of assuming Kafka's
-    defaults.
+    """Return optional permissions: to create the topic of tokens, to read limits instead of assuming Kafka's
+    defaults, and to compare the topics with the log.
     """
     return (
         Grant("topic", token_topic, ("Create",), "creating it, unless an administrator does"),
         *(Grant("topic", name, ("DescribeConfigs",), "reading its limits") for name in topics),
+        *(Grant("topic", name, ("Read",), "comparing it (airflow ft verify)") for name in topics),
         Grant("cluster", "", ("DescribeConfigs",), "reading the brokers' time-outs"),
     )
 

@@ -46,6 +46,7 @@ class PlainParticipant(KafkaParticipant):
         if aside:
             content = PlanContent(self._plan.name, self._sinks, DeliveredLog.without(self._wal, aside))
         sender = self._sender = self._sender or Sender(self._clients, self._clients.plain_producer(self._limits()))
+        sender.look_again()
         counters: list[Mapping[str, AckCounter]] = []
         try:
             for slot in slots:

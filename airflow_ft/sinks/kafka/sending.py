@@ -163,6 +163,11 @@ class Sender:
                 except BufferError:
                     wait()
 
+    def look_again(self) -> None:
+        """Let the next records also go to partitions that were added since. Call it between two deliveries."""
+        if self._batches is not None:
+            self._batches.look_again()
+
     def flush(self, counters: Iterable[AckCounter]) -> None:
         """Waits until every record is acknowledged; ProducerLostError when one failed or the brokers are silent."""
         doing = "waiting for acknowledgements"

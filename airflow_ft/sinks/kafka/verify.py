@@ -27,6 +27,7 @@ from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkRepor
 from airflow_ft.protocol.votes import Proof
 from airflow_ft.protocol.write_ahead_log import WalFile, WalReader
 from airflow_ft.sinks.kafka.content import PlanContent
+from airflow_ft.sinks.kafka.permissions import id_prefix
 from airflow_ft.sinks.kafka.records import RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.vote import SegmentRows
@@ -110,7 +111,9 @@ def _verify(
                         rows.expect(len(parts), _digests(records, look))
                     parts.append((each.plan.number, part, file))
         window, notes = _window(delivered, known, topic)
-        removed = _read(clients, name, window, rows, look)
+        newest = max((each.plan for each in delivered), key=lambda plan: plan.number)
+        group = f"{id_prefix(newest.pipeline, participant)}verify"  # the right to the tokens includes it
+        removed = _read(clients, group, name, window, rows, look)
         if removed:
             notes.append(f"retention has deleted {count_text(removed, 'offset')}, whose records count as missing")
         if topic.compacted and rows.missing:
@@ -213,6 +216,12 @@ def _window(delivered: Sequence[Delivered], known: _Topic, topic: TopicLimits) -
     partitions = range(topic.partitions)
     window = {p: (first.get(p, 0), None if unknown else last.get(p, 0)) for p in partitions}
     notes = ["the proofs do not name all offsets: read to the topic's end"] if unknown else []
+    is_later = any(each.before is not None and each.before.number not in compared for each in delivered)
+    if is_later and (whole := [p for p, (begin, end) in window.items() if begin == 0 and end != 0]):
+        notes.append(
+            f"the delivery before has no offset of {count_text(len(whole), 'partition')}, read from the beginning:"
+            f" an equal row of an earlier checkpoint counts as repeated (partition {', '.join(map(str, whole[:8]))})"
+        )
     if gone:
         numbers = f"checkpoint {gone[0]}" if len(gone) == 1 else f"checkpoints {gone[0]} to {gone[-1]}"
         notes.append(f"{numbers} went into a topic that was deleted since, and recreated: these rows count as missing")
@@ -225,11 +234,11 @@ def _ends(proof: Proof | None, topic: str) -> Mapping[int, int]:
     return {int(partition): int(end["last_offset"]) for partition, end in partitions.items()}
 
 
-def _read(clients: KafkaClients, topic: str, window: Window, rows: Multiset, look: _Look) -> int:
+def _read(clients: KafkaClients, group: str, topic: str, window: Window, rows: Multiset, look: _Look) -> int:
     """Hands all committed records of the window over; returns how many of its offsets the brokers have removed."""
     removed = 0
     config = {
-        "group.id": f"airflow_ft.verify.{topic}",  # assigned by hand and never committed: no group comes to be
+        "group.id": group,  # assigned by hand and never committed: no group comes to be
         "isolation.level": "read_committed",
         "enable.auto.commit": False,
         "enable.partition.eof": True,
@@ -251,7 +260,7 @@ def _read(clients: KafkaClients, topic: str, window: Window, rows: Multiset, loo
         answered_at = time.monotonic()
         while waiting:
             # It returns when the batch is full or the time is over, so this is also what the last batch costs.
-            messages = consumer.consume(_BATCH, _PATIENCE)
+            messages = [each for each in consumer.consume(_BATCH, _PATIENCE) if not _is_of_group(each)]
             if messages:
                 answered_at = time.monotonic()
             elif time.monotonic() - answered_at > clients.timeout:
@@ -263,7 +272,7 @@ def _read(clients: KafkaClients, topic: str, window: Window, rows: Multiset, loo
                 )
             digests = []
             for message in messages:
-                partition, offset = _place(clients, message)
+                partition, offset = _place(clients, topic, message)
                 end = waiting.get(partition, 0)
                 if offset is not None and offset < end:
                     digests.append(_digest_of(message, look))
@@ -273,11 +282,17 @@ def _read(clients: KafkaClients, topic: str, window: Window, rows: Multiset, loo
     return removed
 
 
-def _place(clients: KafkaClients, message: Message) -> tuple[int, int | None]:
+def _is_of_group(message: Message) -> bool:
+    """Return whether librdkafka only reports that this user may not use the group, which nothing here needs."""
+    error = message.error()
+    return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+def _place(clients: KafkaClients, topic: str, message: Message) -> tuple[int, int | None]:
     """Partition and offset; no offset at the end of a partition."""
     error, partition = message.error(), message.partition()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
-        raise clients.error(error, f"reading {message.topic()}")
+        raise clients.error(error, f"reading topic {topic!r}")
     assert partition is not None  # librdkafka names it on records and on their end
     return partition, message.offset() if error is None else None
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import certifi
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from airflow_ft.clients.kafka import topics
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.kafka.sending import ProducerLostError
 from airflow_ft.sinks.kafka.transaction import Transaction
+from airflow_ft.sources.kafka_options import kafka_options
+from tests.raising import raises
 from tools.servers.processes import free_port
 
 
@@ -68,3 +73,69 @@ def test_a_token_topic_that_another_process_created_is_awaited(
     monkeypatch.setattr(topics, "describe", lambda _, names: {names[0]: seen.pop(0)})
     topics.create_token_topic(clients)
     assert seen == []
+
+
+def test_a_topic_without_some_settings_has_kafkas_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redpanda has no min.insync.replicas."""
+    admin = SimpleNamespace(describe_configs=lambda resources, **_: dict.fromkeys(resources))
+    clients: Any = SimpleNamespace(timeout=5.0, conn_id="kafka", admin=lambda: admin)
+    limits = topics.TopicLimits("orders", 3, 3, 3, 0, True)
+    entry = SimpleNamespace(value="2000")
+    for settings, largest in (({}, limits.max_message_bytes), ({"max.message.bytes": entry}, 2000)):
+        monkeypatch.setattr(topics, "answer", lambda *_, found=settings: found)
+        found = topics._with_settings(clients, [limits])["orders"]
+        assert (found.max_message_bytes, found.min_in_sync, found.compacted) == (largest, 1, False)
+        assert not found.log_append_time
+
+
+def test_brokers_without_a_longest_transaction_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [SimpleNamespace(id_string="0")]
+    admin = SimpleNamespace(
+        describe_cluster=lambda **_: SimpleNamespace(nodes=nodes),
+        describe_configs=lambda resources, **_: {each: {} for each in resources},
+    )
+    clients: Any = SimpleNamespace(timeout=5.0, conn_id="kafka", admin=lambda: admin)
+    monkeypatch.setattr(topics, "answer", lambda _, found: found)
+    assert topics.longest_transaction(clients) is None
+
+
+_LOGIN = {"sasl.username": "ada", "sasl.password": "planted-Secret"}
+_JAAS = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "Login required;"}
+_JKS = {"security.protocol": "SSL", "ssl.truststore.location": "/t.jks", "ssl.truststore.password": "planted-Secret"}
+_OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": "Login required;"}
+_STORE = {"security.protocol": "SSL", "ssl.keystore.location": "/k.jks", "ssl.keystore.password": "planted-Secret"}
+
+
+def _connection(extra: dict[str, str]) -> ConnectionInfo:
+    return ConnectionInfo("kafka", "kafka", extra={"bootstrap.servers": "127.0.0.1:1", **extra})
+
+
+@pytest.mark.parametrize("extra", [{**_JAAS, **_LOGIN}, {**_JKS, "ssl.ca.pem": ""}], ids=["login", "trust"])
+def test_settings_of_java_are_left_to_spark(extra: dict[str, str]) -> None:
+    if "ssl.ca.pem" in extra:
+        extra["ssl.ca.pem"] = Path(certifi.where()).read_text()
+    connection = _connection(extra)
+    assert kafka_options(connection)
+    KafkaClients(KafkaSettings.from_connection(connection)).admin()
+
+
+@pytest.mark.parametrize(
+    ("extra", "setting"),
+    [
+        (_JAAS, "sasl.jaas.config"),
+        (_OAUTH, "sasl.jaas.config"),
+        (_JKS, "ssl.truststore.location"),
+        (_STORE, "ssl.keystore.location"),
+    ],
+)
+def test_settings_of_java_alone_are_named(extra: dict[str, str], setting: str) -> None:
+    with raises(SinkAccessError, "connection_invalid", participant="kafka", setting=setting):
+        KafkaSettings.from_connection(_connection(extra))
+
+
+def test_a_store_of_java_is_not_mixed_with_pem_files() -> None:
+    stores = {**_JKS, **_STORE}
+    pem = {"ssl.ca.location": "/ca.pem", "ssl.certificate.location": "/c.pem", "ssl.key.location": "/key.pem"}
+    assert kafka_options(_connection({**stores, **pem})) == kafka_options(_connection(stores))
+    common = KafkaSettings.from_connection(_connection({**stores, **pem})).common
+    assert {name for name in common if name.startswith("ssl.")} == set(pem)

@@ -15,6 +15,7 @@ from airflow_ft.clients.kafka.topics import TopicLimits
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import ParticipantPlan, Plan
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.protocol.votes import Outcome, Proof
 from airflow_ft.sinks.kafka import verify
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
@@ -40,7 +41,7 @@ def missing(
         for record in records
     ]
 
-    def read(clients: Any, topic: str, window: Any, found: Any, look: Any) -> int:
+    def read(clients: Any, group: str, topic: str, window: Any, found: Any, look: Any) -> int:
         found.found([verify._digest_of(message, look) for message in messages])
         return 0
 
@@ -77,3 +78,16 @@ def test_what_kafka_chose_is_no_difference(
     """NULL counted as partition -1 and as the time 0: an intact record was missing, and `insert it` doubled it."""
     records = [(b"1", 0, NOW), (b"2", 1, NOW)]
     assert missing(tmp_path, monkeypatch, table(partitions, times), records) == found
+
+
+def test_a_partition_read_from_its_beginning_is_noted() -> None:
+    def proof(number: int, partition: int) -> Proof:
+        detail = {"partitions": {"orders": {str(partition): {"last_offset": 0}}}}
+        return Proof("cluster", number, Outcome.COMMITTED, "d", 1, {}, detail)
+
+    topic = TopicLimits("orders", 2, 1, 1, 0, True)
+    plan = Plan("p", "i", 3, (), (), None, ())
+    for predecessor, noted in ((0, 1), (1, 0)):
+        delivered = [Delivered(plan, proof(3, 1), proof(2, predecessor))]
+        window, notes = verify._window(delivered, verify._Topic(topic, ""), topic)
+        assert len(notes) == noted and window[1] == (0 if noted else 1, 1)
