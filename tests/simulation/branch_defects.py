@@ -50,8 +50,8 @@ def marker_after_xa_commit(change: Change) -> None:
 def branches_committed_before_the_decision(change: Change) -> None:
     hold = XaParticipant._hold
 
-    def and_commit(self: XaParticipant, plan: Any, fence: Fence, slices: Any) -> None:
-        hold(self, plan, fence, slices)
+    def and_commit(self: XaParticipant, plan: Any, fence: Fence, slices: Any, readers: Any) -> None:
+        hold(self, plan, fence, slices, readers)
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
             for xid in recover(session).of(owner_of(ledger, fence.installation)):

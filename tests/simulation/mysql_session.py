@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, TypeVar
 
 import pymysql
@@ -75,6 +75,10 @@ class ModelSession:
 
     def commit(self) -> None:
         self._ask("COMMIT", lambda: self._server.commit(self._connection))
+
+    def awaiting(self, items: Iterable[T]) -> Generator[T]:
+        """The model's sessions do not end while they rest."""
+        yield from items
 
     def load(self, table: str, items: list[Item]) -> int:
         """Stands in for LOAD DATA LOCAL (see `adapters.ModelLoader`)."""
