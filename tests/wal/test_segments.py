@@ -22,6 +22,7 @@ from airflow_ft.wal import open_wal, reader, writer
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.manifest import MANIFEST, Manifest, digest
+from airflow_ft.wal.reader import BYTES_A_BATCH
 from airflow_ft.wal.statistics import Statistics
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.raising import raises
@@ -235,6 +236,23 @@ def test_a_value_that_repeats_is_looked_at_once(folder: SegmentFolder) -> None:
     assert segment.rows == {"s": 60_000}
     assert open_wal().open(segment).statistics("s") == {"text": ColumnStatistics(0, None, None, 100_000, 100_000)}
     assert pa.default_memory_pool().max_memory() - before < 1_000_000_000, "of 3 GB that the values would take"
+
+
+def test_wide_rows_are_looked_at_a_few_at_a_time(folder: SegmentFolder) -> None:
+    """Else all rows of a file would be in memory at once, and the kernel would kill the driver."""
+    import pyarrow.parquet as pq
+
+    path = local_path(folder.sink("s"))
+    path.mkdir(parents=True)
+    table = pa.table({"text": [f"{n:05}" + "x" * 20_000 for n in range(20_000)]})
+    pq.write_table(table, path / "part-00000.parquet", row_group_size=600, use_dictionary=False, store_schema=False)
+    del table
+    seen: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        add = Statistics.add
+        patch.setattr(Statistics, "add", lambda self, batch: (seen.append(batch.nbytes), add(self, batch)))
+        assert folder.seal(1, {"s": True}, {}).rows == {"s": 20_000}
+    assert max(seen) <= 1.1 * BYTES_A_BATCH, "of 400 MB"
 
 
 def test_the_longest_values_of_dictionaries_are_known(tmp_path: Path) -> None:
