@@ -175,6 +175,13 @@ def _publish(scene: Scene, location: str, positions: dict[str, Any], batch: int 
     scene.complete(number)
 
 
+def _rewound(scene: Scene, location: str, positions: dict[str, Any], batch: int) -> None:
+    number, before = scene.trigger(LATER_RUN), scene.store.pipeline(PIPELINE).last_published
+    position = SparkPosition(location, batch)
+    scene.store.publish(PIPELINE, scene.epoch, number, before, a_segment(number), position, positions)
+    scene.store.rewind(PIPELINE, scene.epoch, number, scene.store.position_before(PIPELINE, number), "a test")
+
+
 def test_the_log_replaces_a_lost_location_of_kafka_sources(scene: Scene, tmp_path: Path) -> None:
     """Only the decision log was restored. The job does not read its sources in the order of their names."""
     lost = tmp_path / PIPELINE / "spark" / "1-1"
@@ -197,6 +204,60 @@ def test_the_log_replaces_a_lost_location_of_kafka_sources(scene: Scene, tmp_pat
     change_sources(change, copy, [0, 1])
     assert copy.offsets(-1) == [KAFKA, logs]
     assert _files(copy.uri)["sources/0/0"] == '\0v1\n{"orders":{"0":17,"1":4}}'
+
+
+def _next(tmp_path: Path, position: SparkPosition, *names: str) -> SparkLocation:
+    """The copy of an attempt whose job reads these sources."""
+    change = source_change(PIPELINE, position, names)
+    assert change is not None
+    copy = open_location(str(tmp_path), PIPELINE, 9, 9, position, False)
+    change_sources(change, copy, range(len(names)))
+    return copy
+
+
+def test_a_left_out_source_continues_after_a_lost_location(scene: Scene, tmp_path: Path) -> None:
+    lost = tmp_path / PIPELINE / "spark" / "1-1"
+    orders, logs = (
+        {"start": None, "end": KAFKA},
+        {"start": None, "end": {"logs": {"0": 5}}, "topic_ids": {"logs": "id"}},
+    )
+    undone = {"start": None, "end": {"logs": {"0": 9}}}
+    _publish(scene, lost.as_uri(), {"orders": orders, "logs": {**logs, "end": {"logs": {"0": 2}}}})
+    _publish(scene, lost.as_uri(), {"orders": orders, "logs": logs}, 3)
+    _publish(scene, lost.as_uri(), {"orders": orders}, 4)
+    _rewound(scene, lost.as_uri(), {"orders": orders, "logs": undone}, 5)
+    shutil.rmtree(lost)
+    position = _reset(scene)
+    assert position is not None
+    again = _next(tmp_path, position, "orders", "logs")
+    assert again.offsets(-1) == [KAFKA, {"logs": {"0": 5}}] and recorded_ids(again) == {1: {"logs": "id"}}
+    assert _files(again.uri)["sources/1/0"] == '\0v1\n{"logs":{"0":5}}'
+
+
+def test_a_source_of_an_earlier_life_begins_after_a_loss(scene: Scene, tmp_path: Path) -> None:
+    """A full refresh reads it from its start again."""
+    orders, logs = {"start": None, "end": KAFKA}, {"start": None, "end": {"logs": {"0": 5}}}
+    _publish(scene, (tmp_path / PIPELINE / "spark" / "1-1").as_uri(), {"orders": orders, "logs": logs})
+    unused: Any = None  # nothing is delivered
+    start_from_scratch(scene.store, PIPELINE, unused, Worker(), "a test", Later.WRITE_AGAIN, None, 0.1)
+    scene.take()
+    lost = _location(tmp_path, "8-1")
+    _publish(scene, lost.as_uri(), {"orders": orders})
+    shutil.rmtree(lost)
+    position = _reset(scene)
+    assert position is not None
+    assert _next(tmp_path, position, "orders", "logs").offsets(-1) == [KAFKA, None]
+
+
+def test_a_lost_position_of_a_left_out_source_is_named(scene: Scene, tmp_path: Path) -> None:
+    """Else each of its files would be read again once the job uses it again."""
+    lost = tmp_path / PIPELINE / "spark" / "1-1"
+    orders, files = {"start": None, "end": KAFKA}, {"start": None, "end": {"logOffset": 3}}
+    _publish(scene, lost.as_uri(), {"orders": orders, "files": files})
+    _publish(scene, lost.as_uri(), {"orders": orders}, 3)
+    shutil.rmtree(lost)
+    with raises(WalCorruptError, "state_files_missing", sources=["files"]):
+        _reset(scene)
 
 
 def test_the_log_knows_in_which_life_a_lost_location_was(scene: Scene, tmp_path: Path) -> None:

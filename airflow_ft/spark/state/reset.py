@@ -9,8 +9,8 @@ each source's position, in the source's own format:
 The watermark is state and is dropped too: rows that were too late for the old state enter the new one.
 
 If the old location is gone, the positions of Kafka sources come from the decision log, and so does the life of the
-pipeline. A source without a position begins where it was frozen in that life. Elsewhere, it would skip records or read
-them twice.
+pipeline. For sources that the job no longer reads, older checkpoints of that life are searched. A source without a
+position begins where it was frozen in that life. Elsewhere, it would skip records or read them twice.
 
 What if the process dies ...
 - while the location is made: it belongs to an epoch without a holder, and is swept; the base is the old one;
@@ -21,8 +21,11 @@ Repeated, it does nothing: dropped state cannot be dropped again before it begin
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, WalCorruptError
 from airflow_ft.protocol.lookup import is_replaced
@@ -33,7 +36,7 @@ from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import has_state
-from airflow_ft.spark.state.location_files import copy_source_notes, keep
+from airflow_ft.spark.state.location_files import copy_source_notes, keep, offsets_line
 from airflow_ft.spark.state.locations import (
     LEFT,
     SOURCES_FILE,
@@ -57,6 +60,19 @@ if TYPE_CHECKING:
 _BEFORE_THE_FIRST = -1
 _KAFKA_HEAD = "\0v1\n"
 """Spark's text before the JSON of starting positions."""
+LEFT_POSITION = "position.json"
+OPENED_BY_JOB = re.compile(r"source-\d+")
+"""Names of undeclared sources. They are matched by their place in the query."""
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+class _Known(NamedTuple):
+    """Kafka positions in the decision log, by source: of those that the job reads, and of those that it left out."""
+
+    read: dict[str, Mapping[str, Any]]
+    left: dict[str, Mapping[str, Any]]
+    life: str
 
 
 def _way_out(store: DecisionLog, checkpoint: Checkpoint) -> str:
@@ -114,7 +130,7 @@ def reset_state(
         )
     root = location_root(base.location)
     old = SparkLocation(root, pipeline, base.location, base.batch)
-    known: dict[str, Mapping[str, Any]] | None = None
+    known: _Known | None = None
     try:
         require_batch(old)
     except WalCorruptError as lost:
@@ -124,8 +140,6 @@ def reset_state(
         write_source_positions(filesystem(root), old, new)
     else:
         _write_known_positions(known, new)
-        restored = store.noted(pipeline, Noted.RESTORED)
-        remember_incarnation(new, restored.detail.get("life", "") if restored is not None else "")
     new.sync({})
     position = new.position(_BEFORE_THE_FIRST)
     had_state = known is not None or has_state(old.uri)
@@ -134,40 +148,85 @@ def reset_state(
     return position
 
 
-def _known_positions(store: DecisionLog, old: SparkLocation, lost: WalCorruptError) -> dict[str, Mapping[str, Any]]:
-    """Return the positions in the decision log, by source, if they are those of the lost location; else raise `lost`.
+def _known_positions(store: DecisionLog, old: SparkLocation, lost: WalCorruptError) -> _Known:
+    """Return the positions in the decision log, if they are those of the lost location; else raise `lost`.
 
     A micro-batch without a checkpoint has read nothing, so its position is that of the newest checkpoint.
     """
     newest = store.checkpoints(old.pipeline, POSITIONS_KEPT)
-    found = next((c for c in newest if c.position is not None and c.after_abort is not AfterAbort.REWOUND), None)
+    valid = [c for c in newest if c.position is not None and c.after_abort is not AfterAbort.REWOUND]
+    found = valid[0] if valid else None
+    unknown: list[str] = []
     if found is not None and found.position is not None and found.position.location == old.uri:
         is_replaced_since = is_replaced(store, old.pipeline, found.number, found.position)
         positions = {name: each for name, each in sorted(found.positions.items()) if name != DRAINED}
         if positions and not is_replaced_since and all(_is_kafka_position(each) for each in positions.values()):
-            return positions
+            restored = store.noted(old.pipeline, Noted.RESTORED)
+            since, life = (restored.detail["number"], restored.detail.get("life", "")) if restored else (0, "")
+            left = _left_positions([c for c in valid if c.number > since], positions)
+            unknown = sorted(name for name, each in left.items() if not _is_kafka_position(each))
+            if not unknown:
+                return _Known(positions, left, life)
+            lost.fields["sources"] = unknown
+    of_left_out = f" It cannot restore {', '.join(unknown)}, which the job no longer reads." if unknown else ""
     lost.remedy = (
         "Restore the folder from a backup of the same moment as the decision log, or restore a savepoint"
         " (`airflow ft savepoint list`). Otherwise continue under another name, as docs/recovery.md says. The decision"
-        " log alone does not have positions from which all sources of this pipeline can be read."
+        f" log alone does not have positions from which all sources of this pipeline can be read.{of_left_out}"
     )
     raise lost
+
+
+def _left_positions(newest_first: list[Checkpoint], now: Collection[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the last positions of sources that the newest checkpoint no longer reads, if they had read anything."""
+    left: dict[str, Mapping[str, Any]] = {}
+    for checkpoint in newest_first:
+        for name, position in checkpoint.positions.items():
+            if name not in now and name != DRAINED and not OPENED_BY_JOB.fullmatch(name):
+                left.setdefault(name, position)
+    return {name: position for name, position in left.items() if position.get("end")}
 
 
 def _is_kafka_position(position: Any) -> bool:
     return isinstance(position, dict) and bool(position.get("end")) and is_kafka(position["end"])
 
 
-def _write_known_positions(known: Mapping[str, Mapping[str, Any]], new: SparkLocation) -> None:
+def _write_known_positions(known: _Known, new: SparkLocation) -> None:
     """As `write_source_positions`, with sources in the order of their names. The next attempt uses its own order."""
-    files, ends = filesystem(new.uri), [position["end"] for position in known.values()]
+    ends = [position["end"] for position in known.read.values()]
     for index, end in enumerate(ends):
-        first = _KAFKA_HEAD + json.dumps(end, separators=(",", ":"))
-        files.write(files.uri(_folder(new, index), "0"), first.encode())
+        _write_kafka_start(_folder(new, index), end)
     keep(new.uri, START_FILE, ends)
-    if ids := {n: each["topic_ids"] for n, each in enumerate(known.values()) if each.get("topic_ids")}:
+    if ids := {n: each["topic_ids"] for n, each in enumerate(known.read.values()) if each.get("topic_ids")}:
         record_ids(new, _BEFORE_THE_FIRST, ids)
-    keep(new.uri, SOURCES_FILE, list(known))
+    keep(new.uri, SOURCES_FILE, list(known.read))
+    remember_incarnation(new, known.life)
+    for name, position in known.left.items():
+        _write_kafka_start(left_folder(new, name, source_log.FOLDER), position["end"])
+        keep_left_position(new, name, offsets_line(position["end"]), position.get("topic_ids") or {}, is_stored=True)
+    log.warning(
+        "the decision log has the positions of %s. Any other source begins at its start, also one that the job read"
+        " earlier",
+        ", ".join([*known.read, *known.left]),
+    )
+
+
+def _write_kafka_start(folder: str, end: Mapping[str, Any]) -> None:
+    files = filesystem(folder)
+    files.write(files.uri(folder, "0"), (_KAFKA_HEAD + json.dumps(end, separators=(",", ":"))).encode())
+
+
+def left_folder(location: SparkLocation, name: str, *more: str) -> str:
+    """Return the folder that keeps the position of a source that the job no longer reads."""
+    return filesystem(location.uri).uri(location.uri, LEFT, quote(name, safe=""), *more)
+
+
+def keep_left_position(
+    location: SparkLocation, name: str, line: str, ids: Mapping[str, str], *, is_stored: bool
+) -> None:
+    """Keep the position of a source that the job no longer reads. `is_stored`: its folder holds Spark's files of it."""
+    position = {"line": line, "ids": dict(ids), "stored": is_stored}
+    keep(location.uri, f"{LEFT}/{quote(name, safe='')}/{LEFT_POSITION}", position)
 
 
 def write_source_positions(files: FileSystem, old: SparkLocation, new: SparkLocation) -> list[Any]:

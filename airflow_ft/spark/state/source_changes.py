@@ -16,7 +16,6 @@ A crash on the way changes nothing: the copy belongs to that attempt.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,13 +43,17 @@ from airflow_ft.spark.state.locations import (
     require_batch,
     rewrite_offsets,
 )
-from airflow_ft.spark.state.reset import write_source_position
+from airflow_ft.spark.state.reset import (
+    LEFT_POSITION,
+    OPENED_BY_JOB,
+    keep_left_position,
+    left_folder,
+    write_source_position,
+)
 from airflow_ft.spark.state.status import LocationStatus, record_ids, recorded_ids
 from airflow_ft.wal.filesystem import filesystem, link_tree
 
-_POSITION = "position.json"
 _BEFORE = "airflow_ft_before"
-_OWN = re.compile(r"source-\d+")  # one that the job has opened by itself goes by its place
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -106,7 +109,7 @@ def source_change(pipeline: str, base: SparkPosition | None, names: Sequence[str
     if not before or before == list(names):
         return None
     for known in (before, names):
-        if len(set(known)) < len(known) or any(_OWN.fullmatch(name) for name in known):
+        if len(set(known)) < len(known) or any(OPENED_BY_JOB.fullmatch(name) for name in known):
             raise ConfigurationError(
                 f"the job reads its sources in the order {list(names)}, but its checkpoints have the order {before},"
                 " and the sources cannot be matched.",
@@ -142,8 +145,8 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
             line, topics = change.left[name]["line"], change.left[name]["ids"]
             if location.batch < 0 and not change.left[name]["stored"]:
                 write_source_position(location, new, offsets_of(line), name, target)  # which cannot be done
-            _move(location, _folder_of(location, name, source_log.FOLDER), target)
-            files.remove_tree(_folder_of(location, name))
+            _move(location, left_folder(location, name, source_log.FOLDER), target)
+            files.remove_tree(left_folder(location, name))
             log.info("source %s is used again and continues at %s", name, line)
         else:
             line, topics = offsets_line(None), None
@@ -166,14 +169,14 @@ def keep_left_out(base: SparkPosition, location: SparkLocation) -> None:
     old = SparkLocation.of(base, location.pipeline, location_root(base.location))
     now, before = location.sources(), old.sources()
     for name in _left(old).keys() - {*now, *before}:
-        link_tree(_folder_of(old, name), _folder_of(location, name), lambda _: True)
+        link_tree(left_folder(old, name), left_folder(location, name), lambda _: True)
     copy_source_notes(old.uri, location.uri)
     if set(before) <= set(now):
         return
     require_batch(old)
     lines, ids = _lines(old), recorded_ids(old)
     for index, name in enumerate(before):
-        is_first = before.index(name) == index and not _OWN.fullmatch(name)
+        is_first = before.index(name) == index and not OPENED_BY_JOB.fullmatch(name)
         if is_first and name not in now and offsets_of(lines[index]) is not None:
             _leave(old, location, index, lines[index], ids.get(index, {}))
 
@@ -183,13 +186,12 @@ def _leave(old: SparkLocation, location: SparkLocation, index: int, line: str, i
     name = old.sources()[index]
     try:
         line = offsets_line(
-            write_source_position(old, index, offsets_of(line), name, _folder_of(location, name, source_log.FOLDER))
+            write_source_position(old, index, offsets_of(line), name, left_folder(location, name, source_log.FOLDER))
         )
         is_stored = True
     except ConfigurationError:  # its offsets are all that there is, and do where others have been read already
         is_stored = False
-    position = {"line": line, "ids": dict(ids), "stored": is_stored}
-    keep(location.uri, f"{LEFT}/{quote(name, safe='')}/{_POSITION}", position)
+    keep_left_position(location, name, line, ids, is_stored=is_stored)
     log.warning("the job no longer reads source %s; its position %s is kept in case it does again", name, line)
 
 
@@ -203,11 +205,7 @@ def _lines(location: SparkLocation) -> list[str]:
 def _left(location: SparkLocation) -> dict[str, dict[str, Any]]:
     files = filesystem(location.uri)
     names = [unquote(name) for name in files.names(files.uri(location.uri, LEFT))]
-    return {name: note(location.uri, f"{LEFT}/{quote(name, safe='')}/{_POSITION}") for name in names}
-
-
-def _folder_of(location: SparkLocation, name: str, *more: str) -> str:
-    return filesystem(location.uri).uri(location.uri, LEFT, quote(name, safe=""), *more)
+    return {name: note(location.uri, f"{LEFT}/{quote(name, safe='')}/{LEFT_POSITION}") for name in names}
 
 
 def _move(location: SparkLocation, source: str, target: str) -> None:
