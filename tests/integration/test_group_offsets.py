@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.sources.progress import GroupOffsets
 from tests.conftest import TopicFactory
 from tests.protocol.test_planning import staged
+from tests.raising import raises
 from tools.servers import Kafka
 from tools.servers.processes import free_port
 
@@ -87,6 +90,32 @@ def test_without_a_group_nothing_is_committed(topic_factory: TopicFactory) -> No
     unreachable = f"127.0.0.1:{free_port()}"
     for source in (KafkaSource(topics=[topic]), KafkaSource(topics=[topic], group_id="g", commit_offsets=False)):
         group_offsets(unreachable, source)(confirmed(topic, {"0": 10}))  # connects to nothing
+
+
+def test_an_unreachable_cluster_hides_no_other_source(kafka: Kafka, topic_factory: TopicFactory) -> None:
+    topic, servers = topic_factory(partitions=1), {"away": f"127.0.0.1:{free_port()}", "there": kafka.bootstrap}
+    sources = {
+        name: KafkaSource(topics=[topic], group_id=f"{name}-{topic}", conn_id=name) for name in ("away", "there")
+    }
+    settings = {"socket.timeout.ms": 1000, "airflow_ft_timeout": 5}
+    progress = GroupOffsets(
+        sources, lambda name: ConnectionInfo(name, "kafka", extra={**settings, "bootstrap.servers": servers[name]})
+    )
+    place = {"start": None, "end": {topic: {"0": 10}}}
+    with pytest.raises((SinkUnavailableError, SinkAccessError)) as caught:
+        progress(staged(1, positions=dict.fromkeys(sources, place)))
+    assert caught.value.participant == "away" and committed(kafka, f"there-{topic}", topic, 1) == [10]
+
+
+def test_a_commit_waits_for_a_coordinator_within_the_timeout(servers_folder: Path) -> None:
+    with Kafka(servers_folder / "kafka-no-groups", options={"offsets.topic.replication.factor": 3}) as kafka:
+        kafka.create_topic("orders", 1)
+        source = KafkaSource(topics=["orders"], group_id="monitor")
+        progress = group_offsets(kafka.bootstrap, source, airflow_ft_timeout=3)
+        begun = monotonic()
+        with raises(SinkUnavailableError, "request_failed", participant="kafka_default"):
+            progress(confirmed("orders", {"0": 10}))
+        assert monotonic() - begun < 20, "librdkafka alone waits for 45 seconds"
 
 
 def test_a_cluster_that_is_away_is_named(topic_factory: TopicFactory) -> None:
