@@ -21,7 +21,7 @@ from airflow_ft.protocol.write_ahead_log import WalFile
 from airflow_ft.wal import roots
 from airflow_ft.wal.filesystem import FileSystem, another_history, filesystem, is_remote, refuse_another_history
 from airflow_ft.wal.manifest import MANIFEST, Manifest, SinkContent, digest, encode_schema
-from airflow_ft.wal.reader import BYTES_A_BATCH, rows_a_batch
+from airflow_ft.wal.reader import BYTES_A_BATCH, ROWS_A_BATCH
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -215,7 +215,9 @@ class SegmentFolder:
             parquet = pq.ParquetFile(
                 file, metadata=metadata, read_dictionary=long, pre_buffer=False, buffer_size=_CHUNK
             )
-            at_once = min(rows_a_batch(metadata, 0), BYTES_A_BATCH // max(1, spread_out))
+            groups = map(metadata.row_group, range(metadata.num_row_groups))
+            widest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+            at_once = max(1, min(ROWS_A_BATCH, BYTES_A_BATCH // max(1, widest, spread_out)))
             for batch in parquet.iter_batches(batch_size=at_once, use_threads=False):
                 statistics.add(batch)
                 rows += batch.num_rows
