@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids, schema_to_pyarrow
@@ -19,6 +20,7 @@ from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.base.table_columns import Column, Format, declined, lacking, other_partitions, required_parts
 from airflow_ft.sinks.iceberg.spec import PARTITION, IcebergSink
 
+T = TypeVar("T")
 _SMALL = re.compile(r"(?<![^:<,])(tinyint|smallint)(?=[,>]|$)")  # a type, and no name of a field
 
 
@@ -99,7 +101,8 @@ def schema_problems(
     assert spec is not None
     if sink.schema_evolution:
         yield from (_taken(each, name) for each in lacking(schema, of_table(there)).names if each in partitions)
-    for twice in _repeated([str(there.find_column_name(field.source_id)) for field in spec.fields]):
+    for source in _repeated([field.source_id for field in spec.fields]):
+        twice = there.find_column_name(source)
         yield UnfitTargetError(
             f"the table is partitioned by column {twice!r} more than once, which pyiceberg cannot write.",
             code="partition_unfit",
@@ -129,7 +132,7 @@ def _unpartitionable(sink: IcebergSink, schema: pa.Schema, name: str) -> Iterato
     names = {field.name.lower(): field for field in schema}
     made = new_schema(schema)
     wanted = [_parsed(one) for one in sink.partition_by]
-    for twice in _repeated([column for column, _ in wanted]):
+    for twice in _repeated([column.lower() for column, _ in wanted]):
         what = f"partition_by has column {twice!r} more than once, which pyiceberg cannot write."
         yield declined(what, "partition_unfit", "Keep one partition of each column.", name, twice)
     for column, transform in wanted:
@@ -148,10 +151,9 @@ def _taken(column: str, name: str) -> DeclinedError:
     return declined(what, "partition_unfit", f"Rename column {column!r} in the job.", name, column)
 
 
-def _repeated(columns: Sequence[str]) -> list[str]:
+def _repeated(columns: Iterable[T]) -> list[T]:
     """Return the columns of several partitions: pyiceberg writes no rows into such a table."""
-    counts = Counter(column.lower() for column in columns)
-    return [column for column, count in counts.items() if count > 1]
+    return [column for column, count in Counter(columns).items() if count > 1]
 
 
 def _divides(transform: Transform[object, object], kind: IcebergType) -> bool:

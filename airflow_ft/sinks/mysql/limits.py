@@ -33,5 +33,8 @@ _PACKET_STEP = 1 << 20  # servers round max_allowed_packet down to a multiple of
 def packet_remedy(size: int, otherwise: str = "") -> str:
     """Return the remedy for an error about `size` bytes that a packet has to take. `otherwise`: another statement."""
     if size > _LARGEST_PACKET:
-        return "Make the values smaller in the job: max_allowed_packet is at most 1 GB."
+        return (
+            "Make the values smaller in the job, below 512 MB each: max_allowed_packet is at most 1 GB, and a value may"
+            " need twice its bytes."
+        )
     return f"Run SET GLOBAL max_allowed_packet = {-(-size // _PACKET_STEP) * _PACKET_STEP}{otherwise}."

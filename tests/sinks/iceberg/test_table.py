@@ -21,10 +21,12 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.io.pyarrow import PyArrowFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import snapshots
 from pyiceberg.table.update import AddSchemaUpdate, RemoveSnapshotRefUpdate
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from airflow_ft import IcebergSink
@@ -39,6 +41,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.model import Plan
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.sinks.iceberg import columns
 from airflow_ft.sinks.iceberg.catalog import Connected
 from airflow_ft.sinks.iceberg.columns import partition
 from airflow_ft.sinks.iceberg.connection import properties, secrets
@@ -527,6 +530,14 @@ def test_a_table_with_two_partitions_of_a_column_is_refused(world: World) -> Non
         catalog.create_table(table_of(world).sink.identifier, schema, partition_spec=spec)
     with raises(UnfitTargetError, "partition_unfit", sink=SINK):
         world.prepare(world.plan())
+
+
+def test_partitions_by_columns_that_differ_in_case_are_two() -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "ID", LongType()))
+    spec = PartitionSpec(*(PartitionField(n, 999 + n, IdentityTransform(), name) for n, name in ((1, "id"), (2, "ID"))))
+    sink = IcebergSink(table="lake.shop.orders")
+    found = columns.schema_problems(sink, pa.schema([("id", pa.int64())]), schema, spec, SINK)
+    assert not [each for each in found if each.code == "partition_unfit"]
 
 
 @pytest.mark.parametrize("former", [False, True])
