@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
-import threading
+import uuid
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -60,7 +60,7 @@ class LocalFileSystem(markers.RootedFiles):
 
     def _names(self, uri: str) -> list[str]:
         try:
-            return [path.name for path in local_path(uri).iterdir()]
+            return os.listdir(local_path(uri))  # noqa: PTH208 - a sink's folder may have very many
         except FileNotFoundError:
             return []
 
@@ -163,9 +163,10 @@ class LocalFileSystem(markers.RootedFiles):
     def _temporary(self, path: Path, data: bytes) -> Iterator[Path]:
         """Yield a durable hidden file beside `path`, and remove it afterwards unless it was renamed."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+        # A name of its own: what a dead process left may be a second link to a file that counts.
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
-            with temporary.open("wb") as file:
+            with temporary.open("xb") as file:
                 file.write(data)
                 self.sync_file(file)
             yield temporary

@@ -239,3 +239,14 @@ def test_a_file_system_without_groups_is_no_failure(
         found = access._access
         monkeypatch.setattr(access, "_access", lambda path: (0o755, 7, {}) if path == tree else found(path))
     assert LocalFileSystem().make_like((tree.parent / "beside").as_uri(), tree.as_uri()) == (differs == "mode")
+
+
+def test_a_left_hidden_file_never_harms_the_file_it_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process dies between the link and the end of the hidden name; another one has its ids."""
+    files, place = LocalFileSystem(), (tmp_path / "marker").as_uri()
+    with monkeypatch.context() as dying:
+        dying.setattr(Path, "unlink", lambda *_, **__: None)
+        files.write(place, b"first")
+    with pytest.raises(FileExistsError):
+        files.write(place, b"other")
+    assert files.read(place) == b"first"

@@ -245,8 +245,12 @@ class Ledger(Markers):
 
     # --- the head ------------------------------------------------------------------------------------------------
 
+    def stored(self) -> Owned | None:
+        """Return the newest version as it is stored. It says who may write, but not always what was delivered last."""
+        return self._newest().head
+
     def head(self) -> Owned | None:
-        """Return what it remembers, with what was delivered last as of now."""
+        """Return what it remembers, with what was delivered last as of now: this lists all checkpoints of a folder."""
         return self._as_of_now(self._newest()).head
 
     def change(self, new: Callable[[Owned | None], Owned]) -> Owned:

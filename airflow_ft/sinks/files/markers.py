@@ -107,7 +107,10 @@ class Markers:
             names: Iterable[str] = self.files.names_after(self.root, self.label(above))
         else:
             names = self.files.names(self.root)
-        found = (int(match[1]) for match in map(_PUBLISHED.fullmatch, names) if match)
+        # By their length and text first: there may be very many that are older.
+        size, label = len(self.label(above)), self.label(above)
+        later = (name for name in names if len(name) > size or (len(name) == size and name > label))
+        found = (int(match[1]) for match in map(_PUBLISHED.fullmatch, later) if match)
         return sorted(number for number in found if number > above)
 
     def manifest(self, folder: str) -> dict[str, Any] | None:

@@ -146,6 +146,10 @@ class OwnedFolder:
         check_owner(found, fence)
         return found
 
+    def _require_mine(self, fence: Fence) -> None:
+        """Raise as `_mine` does, without a look at what was delivered last."""
+        check_owner(self._owned(self.ledger.stored(), fence), fence)
+
     def _head_of(self, pipeline: str) -> Owned | None:
         head = self.ledger.head() if self.ledger.claimed_by else None
         return head if head is not None and self.ledger.owner(head) == pipeline else None

@@ -115,7 +115,7 @@ class FilesParticipant(OwnedFolder):
             )
             manifest = self._built(plan, fence, readers, before)
             self._refuse_another_sink(plan)
-            self._mine(fence)
+            self._require_mine(fence)
         return {**notes, "files": len(manifest["files"])}
 
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
@@ -331,12 +331,12 @@ class FilesParticipant(OwnedFolder):
             with suppress(OSError):
                 self.staged.remove(lambda number, rank: (number, rank) == (plan.number, fence.rank))
             if isinstance(error, FileNotFoundError | FileExistsError):  # a newer attempt has removed it, or just does
-                self._mine(fence)
+                self._require_mine(fence)
             raise
 
     def _published(self, plan: Plan, fence: Fence, rank: Rank, manifest: Mapping[str, Any]) -> Marker:
         """Publish, unless another process was first. Return the marker to write."""
-        self._mine(fence)  # I5: after the folder is whole, just before the rename
+        self._require_mine(fence)  # I5: after the folder is whole, just before the rename
         existing = self._publish(plan.number, rank, manifest)
         if existing is None:
             return self._marker(plan.number, manifest)

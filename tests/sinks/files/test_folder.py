@@ -894,3 +894,22 @@ def test_a_null_in_a_column_with_a_long_name_is_refused(tmp_path: Path) -> None:
 )
 def test_each_file_system_has_room_for_a_path(root: str, files: Any, found: int) -> None:
     assert room(files.__new__(files), root) == found
+
+
+def test_a_checkpoint_lists_the_folder_but_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds all checkpoints ever delivered, so each look takes longer than the one before."""
+    world.deliver(world.plan())
+    root, names = participant_of(world, world.plan()).ledger.root, LocalFileSystem.names
+    looks: list[str] = []
+    monkeypatch.setattr(LocalFileSystem, "names", lambda self, uri: (looks.append(uri), names(self, uri))[1])
+    world.deliver(world.plan_of(2, world.segment(2, world.table(40))))
+    assert looks.count(root) == 2
+
+
+@pytest.mark.parametrize("numbers", [(9, 10, 11), (9_999_999_998, 9_999_999_999, 10_000_000_000, 10_000_000_001)])
+def test_later_checkpoints_are_found_by_number(tmp_path: Path, numbers: tuple[int, ...]) -> None:
+    ledger = Ledger.of(str(tmp_path), ConnectionInfo("", ""))
+    for name in (*map(ledger.label, numbers), "checkpoint=00000000001", "checkpoint=x", "other"):
+        (tmp_path / name).mkdir()
+    assert [ledger.visible(above) for above in numbers] == [list(numbers[at + 1 :]) for at in range(len(numbers))]
+    assert ledger.visible() == [1, *numbers]
