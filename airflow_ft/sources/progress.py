@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.connections import ConnectionResolver
-from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
 from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sources.kafka import KafkaSource
@@ -37,19 +37,22 @@ class GroupOffsets:
         self._logged: set[str] = set()
 
     def __call__(self, checkpoint: Checkpoint) -> None:
-        """Report the positions of every source, also after one that failed.
+        """Report the positions of every source, also after one that failed. Wait only once for a cluster that is away.
 
         Raises:
             SinkUnavailableError, SinkAccessError: a cluster does not take them. The first error, with its connection.
         """
-        errors = []
+        errors: list[AirflowFtError] = []
+        away: set[str] = set()
         for name, source in self._sources.items():
             place = checkpoint.positions.get(name, {})
-            if place.get("end"):
+            if place.get("end") and source.conn_id not in away:
                 try:
                     self._commit(source, place["end"], place.get("topic_ids", {}))
                 except AirflowFtError as error:
                     errors.append(error)
+                    if isinstance(error, SinkUnavailableError):
+                        away.add(source.conn_id)
         if errors:
             raise errors[0]
 

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_ft.clients.foreign_connections import require_type
-from airflow_ft.clients.kafka.connection import LOG_IN, SERVERS, missing, with_fields, without_java
+from airflow_ft.clients.kafka.connection import LOG_IN, SERVERS, missing, substitute, with_fields, without_java
 from airflow_ft.clients.kafka.errors import REFUSED, REMEDIES, SILENT, is_refusal
 from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -54,7 +54,7 @@ DEFAULT_TOKEN_TOPIC = "airflow_ft.tokens"
 _DEFAULT_TIMEOUT = 60.0
 _TRANSACTION_TIMEOUT = 600_000
 _HASTE = 1.0  # seconds that a new producer waits for its first connection
-_LONGEST_SESSION = 300.0  # seconds: librdkafka's default of max.poll.interval.ms
+_LONGEST_SESSION = 45.0  # seconds: librdkafka's own
 _ASKED = 3  # times: a connection to a load balancer stays, and answers for ever
 _OURS = "airflow_ft_"
 # A connection is shared with consumers and producers of other code: what only they understand is left to them.
@@ -146,8 +146,7 @@ class KafkaSettings:
         if java:
             raise refuse(
                 f"only Java's client knows {java}, and the extra has nothing that replaces it for librdkafka.",
-                f"Keep {java} and add sasl.username and sasl.password (or sasl.oauthbearer.method), ssl.ca.location"
-                f" or ssl.certificate.location and ssl.key.location to the extra of connection {connection.conn_id}.",
+                f"Keep {java}, and add to the extra of connection {connection.conn_id}: {substitute(java)}.",
                 java,
             )
         if not str(extra.get("transaction.timeout.ms", 1)).strip().isdigit():
@@ -283,7 +282,7 @@ class KafkaClients:
         read_uncommitted they give the one before it, which may be old.
         """
         own: dict[str, Any] = {"group.id": group, "isolation.level": isolation, "enable.auto.commit": False}
-        # A commit waits this long for the group's coordinator. Librdkafka allows no more than max.poll.interval.ms.
+        # A commit waits this long for the group's coordinator.
         own["session.timeout.ms"] = int(min(self.timeout, _LONGEST_SESSION) * 1000)
         return self._make(Consumer, own)
 

@@ -51,6 +51,7 @@ def missing(settings: Mapping[str, Any]) -> str:
 
 _JAVA_PREFIXES = ("sasl.jaas.", "sasl.login.", "sasl.client.callback.", "ssl.truststore.")
 _TRUST = ("ssl.ca.location", "ssl.ca.pem", "ssl.ca.certificate.stores")
+_JAVA_CERTIFICATES = ("ssl.keystore.location", "ssl.keystore.certificate.chain", "ssl.keystore.key")
 _CERTIFICATES = ("ssl.certificate.location", "ssl.certificate.pem")
 
 
@@ -61,21 +62,30 @@ def without_java(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """
     is_pkcs12 = str(settings.get("ssl.keystore.type", "PKCS12")).upper() == "PKCS12"
     keystore = str(settings.get("ssl.keystore.location", ""))
-    is_java_store = bool(keystore) and (not is_pkcs12 or keystore.endswith(".jks"))
+    is_java_store = bool(keystore) and (not is_pkcs12 or keystore.lower().endswith(".jks"))
     java = {name for name in settings if name.startswith(_JAVA_PREFIXES) or name == "ssl.keystore.type"}
     if is_java_store or not keystore:
         java |= {name for name in settings if name.startswith("ssl.keystore.")}
     left = {name: value for name, value in settings.items() if name not in java}
     lacking = ""
-    if "sasl.jaas.config" in java and is_sasl(settings) and not _logs_in(left):
-        lacking = "sasl.jaas.config"
+    logins = [name for name in sorted(java) if name.startswith("sasl.")]
+    certificates = [name for name in _JAVA_CERTIFICATES if name in java]
+    if logins and is_sasl(settings) and not _logs_in(left):
+        lacking = logins[-1] if "sasl.jaas.config" not in java else "sasl.jaas.config"
     elif "SSL" in str(settings.get("security.protocol", "")).upper():
         trusted = [name for name in sorted(java) if name.startswith("ssl.truststore.")]
         if trusted and not any(left.get(name) for name in _TRUST):
             lacking = trusted[0]
-        elif is_java_store and not any(left.get(name) for name in _CERTIFICATES):
-            lacking = "ssl.keystore.location"
+        elif certificates and not any(left.get(name) for name in _CERTIFICATES):
+            lacking = certificates[0]
     return left, lacking
+
+
+def substitute(java: str) -> str:
+    """Return the settings that librdkafka has in place of one that only Java's client has."""
+    if java.startswith("sasl."):
+        return "sasl.username and sasl.password, or sasl.oauthbearer.method"
+    return "ssl.ca.location" if java.startswith("ssl.truststore.") else "ssl.certificate.location and ssl.key.location"
 
 
 def _logs_in(settings: Mapping[str, Any]) -> bool:

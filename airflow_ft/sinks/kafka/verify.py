@@ -118,6 +118,11 @@ def _verify(
             notes.append(f"retention has deleted {count_text(removed, 'offset')}, whose records count as missing")
         if topic.compacted and rows.missing:
             notes.append("the topic is compacted: records replaced by a newer one of their key count as missing")
+        if rows.repeated and (whole := _read_whole(delivered, window)):
+            notes.append(
+                f"partition {', '.join(map(str, whole[:8]))} was read from its beginning, because the checkpoint before"
+                " wrote nothing there: equal rows of earlier checkpoints count as repeated"
+            )
         differences = tuple(
             Difference(parts[i][0], parts[i][2].path, count, _samples(rows, *parts[i][1:], look))
             for i, count in rows.missing_by_part().items()
@@ -216,16 +221,17 @@ def _window(delivered: Sequence[Delivered], known: _Topic, topic: TopicLimits) -
     partitions = range(topic.partitions)
     window = {p: (first.get(p, 0), None if unknown else last.get(p, 0)) for p in partitions}
     notes = ["the proofs do not name all offsets: read to the topic's end"] if unknown else []
-    is_later = any(each.before is not None and each.before.number not in compared for each in delivered)
-    if is_later and (whole := [p for p, (begin, end) in window.items() if begin == 0 and end != 0]):
-        notes.append(
-            f"the delivery before has no offset of {count_text(len(whole), 'partition')}, read from the beginning:"
-            f" an equal row of an earlier checkpoint counts as repeated (partition {', '.join(map(str, whole[:8]))})"
-        )
     if gone:
         numbers = f"checkpoint {gone[0]}" if len(gone) == 1 else f"checkpoints {gone[0]} to {gone[-1]}"
         notes.append(f"{numbers} went into a topic that was deleted since, and recreated: these rows count as missing")
     return window, notes
+
+
+def _read_whole(delivered: Sequence[Delivered], window: Window) -> list[int]:
+    """Return the partitions that are read from their beginning, though earlier checkpoints may be in them."""
+    compared = {each.plan.number for each in delivered}
+    is_later = any(each.before is not None and each.before.number not in compared for each in delivered)
+    return [partition for partition, (begin, end) in window.items() if is_later and begin == 0 and end != 0]
 
 
 def _ends(proof: Proof | None, topic: str) -> Mapping[int, int]:

@@ -132,9 +132,10 @@ class Changes(keyed.Changes[Documents, bytes | str]):
         epoch, attempt = (int(word) if word.isdigit() else 0 for word in more.split())
         if (epoch, attempt) < tuple(self.fence.rank):
             server = address(self.documents.connection)
+            has = f"the older epoch {epoch}, attempt {attempt}" if epoch else "no fence of this pipeline"
             return SinkUnavailableError(
-                f"Redis at {server} has the older epoch {epoch}, attempt {attempt}. It had acknowledged a newer one,"
-                " and failed over to a replica that lagged.",
+                f"Redis at {server} has {has}, but had acknowledged a newer one. It was cleared or restored, or failed"
+                " over to a replica that lagged.",
                 code="replicas_behind",
                 remedy="Do nothing: the retry reads what the server has.",
                 server=server,
@@ -190,8 +191,8 @@ class RedisParticipant(KeyedParticipant[Changes]):
                 f"the checkpoint has {rows:,} rows, and strategy='atomic' takes at most {ATOMIC_ROWS:,}: Redis would"
                 " answer no other client for seconds.",
                 code="limit_reached",
-                remedy="Choose strategy='upsert'. Or make smaller checkpoints, and run"
-                f" `airflow ft rewind {plan.pipeline}`: the next run computes the rows again.",
+                remedy="Choose strategy='upsert'. Or make smaller checkpoints (such as by max_offsets_per_trigger), and"
+                f" run `airflow ft rewind {plan.pipeline}`: the next run computes the rows again.",
                 rows=rows,
                 limit=ATOMIC_ROWS,
             ).located(**self._where(plan))

@@ -205,8 +205,8 @@ def _write_known_positions(known: _Known, new: SparkLocation) -> None:
         _write_kafka_start(left_folder(new, name, source_log.FOLDER), position["end"])
         keep_left_position(new, name, offsets_line(position["end"]), position.get("topic_ids") or {}, is_stored=True)
     log.warning(
-        "the decision log has the positions of %s. Any other source begins at its start, also one that the job read"
-        " earlier",
+        "the decision log has the positions of %s. If the job reads any other source, that source begins at its start,"
+        " also if the job read it earlier",
         ", ".join([*known.read, *known.left]),
     )
 

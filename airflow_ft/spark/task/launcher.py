@@ -117,7 +117,8 @@ def run_stage(
             match = _PUBLISHED.match(line)
             if match:
                 on_publish()
-                symptoms.survived()
+                if shared is None:  # in a group, it may be another stream that saw the cause
+                    symptoms.survived()
                 if standby is not None:
                     standby.keep(request)
             if failure := FAILURE.match(line):

@@ -103,6 +103,8 @@ _LOGIN = {"sasl.username": "ada", "sasl.password": "planted-Secret"}
 _JAAS = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "Login required;"}
 _JKS = {"security.protocol": "SSL", "ssl.truststore.location": "/t.jks", "ssl.truststore.password": "planted-Secret"}
 _OAUTH = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": "Login required;"}
+_PEM = {"security.protocol": "SSL", "ssl.keystore.certificate.chain": "C"}
+_HANDLER = {"security.protocol": "SASL_PLAINTEXT", "sasl.login.callback.handler.class": "a.Handler"}
 _STORE = {"security.protocol": "SSL", "ssl.keystore.location": "/k.jks", "ssl.keystore.password": "planted-Secret"}
 
 
@@ -126,6 +128,9 @@ def test_settings_of_java_are_left_to_spark(extra: dict[str, str]) -> None:
         (_OAUTH, "sasl.jaas.config"),
         (_JKS, "ssl.truststore.location"),
         (_STORE, "ssl.keystore.location"),
+        ({**_STORE, "ssl.keystore.location": "/k.JKS"}, "ssl.keystore.location"),
+        ({**_PEM, "ssl.keystore.key": "K", "ssl.ca.location": "/ca.pem"}, "ssl.keystore.certificate.chain"),
+        ({**_HANDLER, "sasl.mechanism": "OAUTHBEARER"}, "sasl.login.callback.handler.class"),
     ],
 )
 def test_settings_of_java_alone_are_named(extra: dict[str, str], setting: str) -> None:

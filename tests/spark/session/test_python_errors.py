@@ -106,7 +106,8 @@ lines
  SQLSTATE: 38000
 \tat org.apache.spark.Something(Some.scala:1)"""
     found = of_worker([text])
-    assert found is not None and found.what == "ValueError: two lines (/jobs/orders.py, line 5, in second)"
+    assert found is not None
+    assert (found.what, found.where) == ("ValueError: two lines", " (/jobs/orders.py, line 5, in second)")
 
 
 def test_a_text_of_any_length_is_cut_and_keeps_its_place() -> None:
