@@ -158,7 +158,7 @@ compare: ## kill Spark's own writers and this package in the same way, and count
 	@KILLS="$(KILLS)" SEED="$(SEED)" $(bin)/python -m benchmarks.crashes $(ARGS)
 
 .PHONY: bench
-bench: ## measure against what people use today; QUICK=1 under 5 minutes, ONLY="mysql kafka ...", REPORT=, PICTURE=file, PROFILE=folder
+bench: ## measure against what people use today; QUICK=1 about 5 minutes, ONLY="mysql kafka ...", REPORT=, PICTURE=file, PROFILE=folder
 	@tools/bootstrap.sh venv kafka spark-jars jdbc-jars delta-jars flink-jars mariadb mysql postgres paimon redis hbase cassandra hive
 	@QUICK="$(QUICK)" ONLY="$(ONLY)" REPORT="$(REPORT)" PICTURE="$(PICTURE)" PROFILE="$(PROFILE)" ROWS="$(ROWS)" ROUNDS="$(ROUNDS)" \
 		$(bin)/python -m benchmarks $(ARGS)

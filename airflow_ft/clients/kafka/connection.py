@@ -71,7 +71,7 @@ def without_java(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     logins = [name for name in sorted(java) if name.startswith("sasl.")]
     certificates = [name for name in _JAVA_CERTIFICATES if name in java]
     if logins and is_sasl(settings) and not _logs_in(left):
-        lacking = logins[-1] if "sasl.jaas.config" not in java else "sasl.jaas.config"
+        lacking = min(logins, key=lambda name: name != "sasl.jaas.config")
     elif "SSL" in str(settings.get("security.protocol", "")).upper():
         trusted = [name for name in sorted(java) if name.startswith("ssl.truststore.")]
         if trusted and not any(left.get(name) for name in _TRUST):

@@ -137,8 +137,8 @@ def translated(connection: ConnectionInfo, table: str = "", **where: Any) -> Ite
 def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where: Any) -> Iterator[Client]:
     """Connect for the block; `seconds` may pass until an answer.
 
-    This client repeats no request. The gateway repeats requests to region servers, which changes
-    nothing: a cell of the same timestamp is the same cell, and the document is compared.
+    This client repeats no request. The gateway repeats requests to region servers, which changes nothing: a cell of
+    the same timestamp is the same cell, and the document is compared.
 
     Raises:
         SinkUnavailableError: the gateway or a region server does not answer, or cannot now.

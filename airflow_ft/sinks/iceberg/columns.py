@@ -103,29 +103,27 @@ def schema_problems(
         yield from (_taken(each, name) for each in lacking(schema, of_table(there)).names if each in partitions)
     for source in _repeated([field.source_id for field in spec.fields]):
         twice = there.find_column_name(source)
-        yield UnfitTargetError(
-            f"the table is partitioned by column {twice!r} more than once, which pyiceberg cannot write.",
-            code="partition_unfit",
-            remedy="Deliver into another table.",
-            sink=name,
-            partitions=[each.name for each in spec.fields],
-        )
+        yield _partitions_unfit(f"column {twice!r} more than once, which pyiceberg cannot write", spec, name)
     for field in spec.fields:
         column = there.find_column_name(field.source_id)
         kind = there.find_type(field.source_id)
         if column is None or "." in column or not _divides(field.transform, kind):
-            yield UnfitTargetError(
-                f"the table is partitioned by {field.transform} of {column}, which this sink does not support.",
-                code="partition_unfit",
-                remedy="Deliver into another table.",
-                sink=name,
-                partitions=[each.name for each in spec.fields],
-            )
+            yield _partitions_unfit(f"{field.transform} of {column}, which this sink does not support", spec, name)
     if sink.partition_by:
         wanted = [_described(*_parsed(one)) for one in sink.partition_by]
         found = [_described(str(there.find_column_name(each.source_id)), each.transform) for each in spec.fields]
         if [each.lower() for each in wanted] != [each.lower() for each in found]:
             yield other_partitions(found, wanted, name)
+
+
+def _partitions_unfit(what: str, spec: PartitionSpec, name: str) -> UnfitTargetError:
+    return UnfitTargetError(
+        f"the table is partitioned by {what}.",
+        code="partition_unfit",
+        remedy="Deliver into another table.",
+        sink=name,
+        partitions=[each.name for each in spec.fields],
+    )
 
 
 def _unpartitionable(sink: IcebergSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:

@@ -92,7 +92,7 @@ class Session:
         given = arguments(info, limits, self.local_infile_allowed)
         try:
             self._connection: Any = WireConnection(**given)
-        except RuntimeError as error:  # PyMySQL's way to say that a package is lacking
+        except RuntimeError as error:  # PyMySQL raises it if a package is missing
             named = re.match(r"'(\w+)' package", str(error))
             package = named[1] if named else "cryptography"
             raise SinkAccessError(

@@ -13,6 +13,7 @@ from airflow_ft.sinks.base.columns import Misfits
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, not_granted
 from airflow_ft.sinks.postgres.encoding import TEXTS
+from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 
@@ -43,23 +44,12 @@ def key_problems(session: Session, sink: PostgresSink, table: Table, schema: pa.
         remedy = f"Run `ALTER TABLE {name.sql} ADD PRIMARY KEY ({listed})`, or set key_columns= to such a key."
         yield misfits.no_key(sink.key_columns, f"{remedy} A key that is DEFERRABLE does not count.")
     if is_key and not all(immediate for names, _, immediate in unique if names == sorted(fitting)):
-        yield UnfitTargetError(
-            f"a DEFERRABLE unique constraint of {name} on ({', '.join(sink.key_columns)}) repeats its key. The server"
-            " refuses ON CONFLICT for these columns.",
-            code="key_unfit",
-            remedy="Drop that constraint, or create it again as NOT DEFERRABLE.",
-            table=str(name),
-            key_columns=list(sink.key_columns),
-        )
+        why = "beside its key. The server refuses ON CONFLICT for these columns."
+        remedy = "Drop that constraint, or create it again as NOT DEFERRABLE."
+        yield _index_unfit(name, sink, "a DEFERRABLE unique constraint", why, remedy)
     if any(differs for names, differs, immediate in unique if immediate and names == sorted(fitting)):
-        yield UnfitTargetError(
-            f"a unique index of {name} on ({', '.join(sink.key_columns)}) has another collation than its columns."
-            " A change of one key could overwrite the row of another.",
-            code="key_unfit",
-            remedy="Drop that index, or create it again without COLLATE.",
-            table=str(name),
-            key_columns=list(sink.key_columns),
-        )
+        why = "with another collation than its columns. A change of one key could overwrite the row of another."
+        yield _index_unfit(name, sink, "a unique index", why, "Drop that index, or create it again without COLLATE.")
     for column in keys:
         if column.name not in sent:
             yield missing_in_rows(column.name, "key_columns", schema.names)
@@ -109,3 +99,13 @@ def key_types(session: Session, sink: PostgresSink, table: Table) -> list[list[s
     found: dict[str, str] = {row[0]: row[1] for row in collations}
     kinds = {column.name: column.kind if column.kind in TEXTS - {"varchar", "text"} else "" for column in keys}
     return [[column.name, kinds[column.name], found.get(column.name, "")] for column in keys]
+
+
+def _index_unfit(table: TableName, sink: PostgresSink, index: str, why: str, remedy: str) -> UnfitTargetError:
+    return UnfitTargetError(
+        f"{table} has {index} on ({', '.join(sink.key_columns)}) {why}",
+        code="key_unfit",
+        remedy=remedy,
+        table=str(table),
+        key_columns=list(sink.key_columns),
+    )

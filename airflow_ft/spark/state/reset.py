@@ -22,10 +22,8 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, WalCorruptError
 from airflow_ft.protocol.lookup import is_replaced
@@ -36,6 +34,7 @@ from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import has_state
+from airflow_ft.spark.state.left_sources import OPENED_BY_JOB, keep_left_position, left_folder
 from airflow_ft.spark.state.location_files import copy_source_notes, keep, offsets_line
 from airflow_ft.spark.state.locations import (
     LEFT,
@@ -60,9 +59,6 @@ if TYPE_CHECKING:
 _BEFORE_THE_FIRST = -1
 _KAFKA_HEAD = "\0v1\n"
 """Spark's text before the JSON of starting positions."""
-LEFT_POSITION = "position.json"
-OPENED_BY_JOB = re.compile(r"source-\d+")
-"""Names of undeclared sources. They are matched by their place in the query."""
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -214,19 +210,6 @@ def _write_known_positions(known: _Known, new: SparkLocation) -> None:
 def _write_kafka_start(folder: str, end: Mapping[str, Any]) -> None:
     files = filesystem(folder)
     files.write(files.uri(folder, "0"), (_KAFKA_HEAD + json.dumps(end, separators=(",", ":"))).encode())
-
-
-def left_folder(location: SparkLocation, name: str, *more: str) -> str:
-    """Return the folder that keeps the position of a source that the job no longer reads."""
-    return filesystem(location.uri).uri(location.uri, LEFT, quote(name, safe=""), *more)
-
-
-def keep_left_position(
-    location: SparkLocation, name: str, line: str, ids: Mapping[str, str], *, is_stored: bool
-) -> None:
-    """Keep the position of a source that the job no longer reads. `is_stored`: its folder holds Spark's files of it."""
-    position = {"line": line, "ids": dict(ids), "stored": is_stored}
-    keep(location.uri, f"{LEFT}/{quote(name, safe='')}/{LEFT_POSITION}", position)
 
 
 def write_source_positions(files: FileSystem, old: SparkLocation, new: SparkLocation) -> list[Any]:

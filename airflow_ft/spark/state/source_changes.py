@@ -19,22 +19,20 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, unquote
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state import source_log
+from airflow_ft.spark.state.left_sources import OPENED_BY_JOB, keep_left_position, left_folder, left_positions
 from airflow_ft.spark.state.location_files import (
     OFFSETS,
     copy_source_notes,
     entry,
     keep,
-    note,
     offsets_line,
     offsets_of,
 )
 from airflow_ft.spark.state.locations import (
-    LEFT,
     SOURCES_FILE,
     START_FILE,
     SparkLocation,
@@ -43,13 +41,7 @@ from airflow_ft.spark.state.locations import (
     require_batch,
     rewrite_offsets,
 )
-from airflow_ft.spark.state.reset import (
-    LEFT_POSITION,
-    OPENED_BY_JOB,
-    keep_left_position,
-    left_folder,
-    write_source_position,
-)
+from airflow_ft.spark.state.reset import write_source_position
 from airflow_ft.spark.state.status import LocationStatus, record_ids, recorded_ids
 from airflow_ft.wal.filesystem import filesystem, link_tree
 
@@ -93,7 +85,7 @@ def known_sources(base: SparkPosition | None) -> frozenset[str]:
     if base is None:
         return frozenset()
     location = SparkLocation.of(base)
-    return frozenset((*location.sources(), *_left(location)))
+    return frozenset((*location.sources(), *left_positions(location)))
 
 
 def source_change(pipeline: str, base: SparkPosition | None, names: Sequence[str]) -> SourceChange | None:
@@ -120,7 +112,7 @@ def source_change(pipeline: str, base: SparkPosition | None, names: Sequence[str
                 before=list(before),
                 after=list(names),
             )
-    left = _left(location)
+    left = left_positions(location)
     return SourceChange(tuple(before), tuple(names), {name: left[name] for name in names if name in left})
 
 
@@ -168,7 +160,7 @@ def keep_left_out(base: SparkPosition, location: SparkLocation) -> None:
     """
     old = SparkLocation.of(base, location.pipeline, location_root(base.location))
     now, before = location.sources(), old.sources()
-    for name in _left(old).keys() - {*now, *before}:
+    for name in left_positions(old).keys() - {*now, *before}:
         link_tree(left_folder(old, name), left_folder(location, name), lambda _: True)
     copy_source_notes(old.uri, location.uri)
     if set(before) <= set(now):
@@ -200,12 +192,6 @@ def _lines(location: SparkLocation) -> list[str]:
     if location.batch < 0:
         return [offsets_line(start) for start in location.offsets(-1)]
     return by_source(location, entry(location.uri, OFFSETS, location.batch))
-
-
-def _left(location: SparkLocation) -> dict[str, dict[str, Any]]:
-    files = filesystem(location.uri)
-    names = [unquote(name) for name in files.names(files.uri(location.uri, LEFT))]
-    return {name: note(location.uri, f"{LEFT}/{quote(name, safe='')}/{LEFT_POSITION}") for name in names}
 
 
 def _move(location: SparkLocation, source: str, target: str) -> None:
