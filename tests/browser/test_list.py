@@ -153,6 +153,18 @@ def test_a_search_from_a_later_page_begins_with_the_first(visit: Visit) -> None:
     expect(pipelines.shown).to_have_text(f"1 to 25 of {MANY:,}")
 
 
+def test_a_search_keeps_the_focus_after_a_fresh_load(visit: Visit) -> None:
+    visit.load(PAGE)
+    pipelines = PipelineList(visit)
+    expect(pipelines.names.first).to_be_visible()
+    pipelines.search.click()
+    visit.page.keyboard.type("or")
+    expect(visit.page).to_have_url(re.compile("search=or$"))
+    visit.page.keyboard.type("der")
+    expect(pipelines.names).to_have_text([PIPELINE])
+    expect(pipelines.search).to_be_focused()
+
+
 def test_browser_back_from_a_pipeline_restores_the_search(visit: Visit) -> None:
     pipelines = visit.pipelines()
     pipelines.search.fill("order")
