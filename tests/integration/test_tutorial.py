@@ -16,6 +16,7 @@ from airflow_ft.store.sqlite import SqliteStore
 pytestmark = [pytest.mark.sampled(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text()
+WRITE, RUN, KILL, AIRFLOW = "Write the pipeline", "Run it without Airflow", "Kill it", "Run it in Airflow"
 NOT_TYPED = (". venv", "airflow standalone", "airflow dags unpause", "airflow dags trigger")
 """What needs a running Airflow, which other tests have."""
 
@@ -49,10 +50,10 @@ def typed(folder: Path, *titles: str) -> str:
 
 def test_from_an_empty_folder_to_a_confirmed_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "dags").mkdir()
-    [pipeline] = blocks(section("Write the pipeline"), "python")
+    [pipeline] = blocks(section(WRITE), "python")
     (tmp_path / "dags" / "orders.py").write_text(pipeline)
-    plain = ("Run it without Airflow", "Kill it")
-    out = typed(tmp_path, *plain, "Run it in Airflow")
+    plain = (RUN, KILL)
+    out = typed(tmp_path, *plain, AIRFLOW)
     shown = [text.strip() for title in plain for text in blocks(section(title), "text")]
     assert len(shown) == 2 and all(text in out for text in shown), out
     runs = [ast.literal_eval(line) for line in out.splitlines() if line.startswith("{'numbers'")]

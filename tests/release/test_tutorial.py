@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_tutorial import blocks, section
+from tests.integration.test_tutorial import AIRFLOW, KILL, RUN, WRITE, blocks, section
 from tests.waiting import wait_for
 from tools.release.build import build
 from tools.servers.processes import await_end, free_port, send, tree
@@ -102,10 +102,10 @@ def test_the_tutorial_confirms_a_checkpoint_within_ten_minutes(tmp_path: Path, s
         shell.type(line.replace(CHECKOUT, str(wheel)))
     installed = time.monotonic()
     shop = tmp_path / "empty" / "shop"
-    [pipeline] = blocks(section("Write the pipeline"), "python")
+    [pipeline] = blocks(section(WRITE), "python")
     (shop / "dags" / "orders.py").write_text(pipeline)
     confirmed, exports = 0.0, list[str]()
-    for line in lines("Run it, without Airflow"):
+    for line in lines(RUN):
         printed = shell.type(line)
         exports += [line] if line.startswith("export") else []
         if not confirmed and "'numbers': [1], 'count': 1" in printed:
@@ -114,15 +114,15 @@ def test_the_tutorial_confirms_a_checkpoint_within_ten_minutes(tmp_path: Path, s
     took = [installed - began, confirmed - installed]
     print(f"installation {took[0]:.0f} s, from there to a confirmed checkpoint {took[1]:.0f} s", file=sys.stderr)
 
-    [rows] = [text.strip() for text in blocks(section("Kill it"), "text")]
-    assert rows in "".join(shell.type(line) for line in lines("Kill it"))
+    [rows] = [text.strip() for text in blocks(section(KILL), "text")]
+    assert rows in "".join(shell.type(line) for line in lines(KILL))
 
-    [maintenance] = blocks(section("Run it in Airflow"), "python")
+    [maintenance] = blocks(section(AIRFLOW), "python")
     (shop / "dags" / "maintenance.py").write_text(maintenance)
     other = Shell(shop, stranger)
     for line in (". venv/bin/activate", *exports):
         other.type(line)
-    for line in lines("Run it in Airflow"):
+    for line in lines(AIRFLOW):
         if line == "airflow standalone":
             shell.type("airflow standalone > standalone.log 2>&1 & echo $! > standalone.pid")
             wait_for(lambda: found(shop / "airflow/airflow.db", "SELECT 1 FROM dag WHERE dag_id = 'orders'"), 600, line)
