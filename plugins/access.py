@@ -72,7 +72,7 @@ class _Opened:
 
     def store(self) -> DecisionLog:
         """Return the open store. Opens it again when another one is configured, its password changed, or its file was
-        replaced; after `OPENED_EACH` also if another installation is in the same place.
+        replaced; after `OPENED_EACH` also if another decision log is in the same place.
         """
         url = store_url(connections=server_connections)
         with self._lock:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_ft.clients.foreign_connections import require_text
@@ -97,26 +96,20 @@ def _client(bucket: str, seconds: int, *, is_plain: bool = False, **more: Any) -
     try:
         from obstore.store import S3Store
     except ImportError as error:
-        raise missing_client() from error
+        raise _missing_client() from error
 
     options: ClientConfig = {"allow_http": is_plain, "connect_timeout": "5s", "timeout": f"{seconds}s"}
     return S3Store(bucket, client_options=options, retry_config=_RETRIES, **more)
 
 
-def require_client() -> None:
-    """Raise ConfigurationError if the client is not installed; it is not imported."""
-    if find_spec("obstore") is None:
-        raise missing_client()
-
-
-def missing_client(scheme: str = SCHEME, package: str = "obstore") -> ConfigurationError:
-    """Return the error for a machine without the package that reaches folders of a scheme."""
+def _missing_client() -> ConfigurationError:
+    """Return the error for a machine without the client."""
     return ConfigurationError(
-        f"a folder {scheme}://... needs the package {package}, which is not installed here.",
+        f"a folder {SCHEME}://... needs the package obstore, which is not installed here.",
         code="package_missing",
-        remedy=f"Run `pip install 'airflow-ft[{scheme}]'` where DAGs are parsed and where tasks run.",
-        package=package,
-        extra=scheme,
+        remedy=f"Run `pip install 'airflow-ft[{SCHEME}]'` where DAGs are parsed and where tasks run.",
+        packages=["obstore"],
+        extras=[SCHEME],
     )
 
 

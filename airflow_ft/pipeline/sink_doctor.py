@@ -163,7 +163,7 @@ def _memory(
     elif found.installation != store.installation:
         exam.problem(
             "memory",
-            f"it belongs to installation {found.installation}, but this decision log is {store.installation}",
+            f"it belongs to the decision log {found.installation}, but this decision log is {store.installation}",
             f"Bring the right decision log back. Run `airflow ft adopt {pipeline}` only if that one is gone for good.",
         )
     elif found.epoch <= epoch and found.number > delivered and state is not None:

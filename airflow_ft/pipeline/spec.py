@@ -200,7 +200,7 @@ class PipelineSpec:
         object.__setattr__(self, "dead_letters", DeadLetters.of(self.dead_letters))
         if self.dead_letters is not None:
             check_dead_letters(self.sinks, self.optional)
-        check_connections(self.sinks)
+        check_connections(self.sinks, self.wal_root)
         check_targets(self.sinks)
         check_folders(self.sources, self.sinks)
         if not is_template(self.commit_point):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.clients.bucket_limits import check_bucket_spark, refuse_for_buckets
 from airflow_ft.clients.buckets import BucketPlace, is_bucket
-from airflow_ft.clients.s3 import require_client
 from airflow_ft.protocol.arguments import (
     check_job,
     check_key,
@@ -36,6 +35,7 @@ from airflow_ft.protocol.kinds import LONGEST
 from airflow_ft.protocol.model import CheckpointingMode, Promise
 from airflow_ft.protocol.planning import participant_name
 from airflow_ft.protocol.position import Position, check_bounds
+from airflow_ft.sinks.base.places import lacking
 from airflow_ft.sinks.registry import require_clients, system
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.sources.modes import check_mode
@@ -173,7 +173,6 @@ def check_places(wal_root: str | None, **texts: str | None) -> None:
     check_place("wal_root", wal_root)
     if is_bucket(wal_root):
         BucketPlace.of(wal_root)
-        require_client()
 
 
 def check_log_in_bucket(wal_root: str | None, master: str | None, conf: Mapping[str, Any], **given: object) -> None:
@@ -246,8 +245,8 @@ def check_dead_letters(sinks: Mapping[str, SinkSpec], optional: frozenset[str]) 
         raise _no_sink("dead_letters", unknown, sinks)
 
 
-def check_connections(sinks: Mapping[str, SinkSpec]) -> None:
-    """Check that each sink's connection is known when a DAG is parsed, and that its client is installed."""
+def check_connections(sinks: Mapping[str, SinkSpec], wal_root: str | None) -> None:
+    """Check that each sink's connection is known when a DAG is parsed, and that all clients are installed."""
     for name, sink in sinks.items():
         if is_resolved_later(sink.conn_id):
             raise ConfigurationError(
@@ -257,7 +256,11 @@ def check_connections(sinks: Mapping[str, SinkSpec]) -> None:
                 sink=name,
                 argument="conn_id",
             )
-    require_clients(system(sink.kind) for sink in sinks.values())
+    kinds = {name: system(sink.kind) for name, sink in sinks.items()}
+    more = lacking(wal_root) if isinstance(wal_root, str) and is_bucket(wal_root) else {}
+    for name, sink in sinks.items():
+        more |= kinds[name].lacking(sink)
+    require_clients(kinds.values(), more=more)
 
 
 def check_folders(sources: Mapping[str, Source], sinks: Mapping[str, SinkSpec]) -> None:

@@ -1,6 +1,6 @@
-"""Adopt a pipeline from another installation when a person asks for it (`airflow ft adopt`).
+"""Adopt a pipeline from another decision log when a person asks for it (`airflow ft adopt`).
 
-After a decision log was lost, the sinks still remember the old installation and refuse the new one (FOREIGN_OWNER).
+After a decision log was lost, the sinks still remember it and refuse the new one (FOREIGN_OWNER).
 That prevents silent duplicates. Adoption accepts what the sinks hold as delivered and continues with higher numbers.
 It is repeatable: if the process dies between two steps, the pipeline stays HALTED and the next call starts over. How
 prepared rows end is written down before the first of them ends, and later calls must agree (`estate.require_choices`).

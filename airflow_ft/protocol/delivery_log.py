@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -46,15 +46,15 @@ class DeliveryLog(EpochLog, Protocol):
         segment: Segment | None,
         position: SparkPosition | None,
         positions: Mapping[str, Any],
-        as_of: datetime | None = None,
+        as_of: datetime | Callable[[datetime], datetime] | None = None,
         parts: Mapping[str, float] | None = None,
     ) -> None:
         """TRIGGERED -> STAGED, and the pipeline's base becomes `position` (unclean) unless that is None.
 
         Conditions: `predecessor` is the highest number ever published before (0: none). `segment` is None for a number
         that only carries earlier segments. `as_of`: everything that the sources held at that time, by the store's
-        clock, is in this or an earlier number (None: unknown). `parts`: for traces, the seconds of its consecutive
-        parts.
+        clock, is in this or an earlier number (None: unknown). Or a function that returns it, given the time of this
+        write. `parts`: for traces, the seconds of its consecutive parts.
         """
 
     def fillings(self, pipeline: str) -> Sequence[Filling]:

@@ -281,7 +281,7 @@ def _without_marker(plan: Plan, name: str, head: SinkHead | None) -> Evidence:
         text = f"its fence is gone, or older than its marker of checkpoint {head.number}"
         return Evidence(Finding.CONTRADICTION, text)
     if head.installation != plan.installation:
-        return Evidence(Finding.CONTRADICTION, f"it belongs to installation {head.installation}")
+        return Evidence(Finding.CONTRADICTION, f"it belongs to the decision log {head.installation}")
     if planned.former is not None and head.number == planned.former.number:
         predecessor = head.number  # of the pipeline that this one replaces
     has = f"its newest checkpoint is {head.number}" if head.number else "it has delivered nothing"

@@ -1,4 +1,4 @@
-"""Orphans: what a lost installation left in a sink at unfinished numbers. `airflow ft adopt` reports them."""
+"""Orphans: what a lost decision log left in a sink at unfinished numbers. `airflow ft adopt` reports them."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Participant(Protocol):
     def adopt(self, fence: Fence, number: int) -> None:
         """Make the sink remember `number` as the last delivered one, under `fence`, in place of any other.
 
-        For a person who adopts the pipeline from another installation (`airflow ft adopt`). Afterwards no number at or
+        For a person who adopts the pipeline from another decision log (`airflow ft adopt`). Afterwards no number at or
         below `number` can be delivered.
 
         Raises:
@@ -79,21 +79,21 @@ class Participant(Protocol):
         """
 
     def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
-        """Return what installations other than this one have left at numbers that they did not finish. Only reads."""
+        """Return what decision logs other than this one have left at numbers that they did not finish. Only reads."""
 
     def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
         """Shut the former owner out, then end what it left prepared. For a person who adopts; repeatable.
 
-        The sink still names that owner until `adopt`. What this installation itself prepared is rolled back, because
+        The sink still names that owner until `adopt`. What this decision log itself prepared is rolled back, because
         the store has aborted all planned numbers.
 
-        With `make_way`, in a sink that belongs to this installation, the former owner's marks are removed instead, so
+        With `make_way`, in a sink that belongs to this decision log, the former owner's marks are removed instead, so
         that the planned numbers of this decision log can be delivered.
 
         Raises:
             StateConflictError: something is prepared, and `ending` is None.
             FencedError: another adoption took a newer epoch. It ends what is left in the same way.
-            ForeignOwnerError: with `make_way`, the sink belongs to another installation by now.
+            ForeignOwnerError: with `make_way`, the sink belongs to another decision log by now.
         """
 
     def heuristic(self, plan: Plan) -> str:

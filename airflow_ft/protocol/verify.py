@@ -14,9 +14,11 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from airflow_ft.protocol.decision_log import QueryLog
+from airflow_ft.protocol.earlier_proofs import earlier_proofs, proof_of
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, WalCorruptError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan, Plan
 from airflow_ft.protocol.numbers import count_text
@@ -45,7 +47,8 @@ def sample(row: Iterable[object]) -> str:
 class Delivered:
     """A planned number and what proves its delivery to one participant (None: not proven).
 
-    `before` is the proof of the participant's predecessor: where its part of a log begins. `others`: the participant's
+    `before` is the proof of the participant's predecessor: where its part of a log begins. `earlier` returns the proofs
+    of deliveries before that one, newest first, as far as they are looked at. `others`: the participant's
     plans from the first compared number on. They may have changed the same rows since. Consecutive plans with equal
     settings are listed once. `newest`, `newest_other`: the highest number that the participant may have delivered, and
     the highest of those that are not compared; 0: none.
@@ -57,6 +60,7 @@ class Delivered:
     others: tuple[ParticipantPlan, ...] = ()
     newest: int = 0
     newest_other: int = 0
+    earlier: Callable[[], Iterable[Proof]] = field(default=tuple, compare=False)
 
 
 Sent = tuple[Delivered, str]
@@ -345,10 +349,11 @@ def _by_participant(store: QueryLog, pipeline: str, checkpoints: Sequence[Checkp
         assert checkpoint.plan is not None  # `_is_there`
         for plan in checkpoint.plan.participants:
             key = (plan.name, plan.kind)
-            before = _proof_of(store, pipeline, plan.predecessor, plan.name)
+            before = proof_of(store, pipeline, plan.predecessor, plan.name)
+            earlier = partial(earlier_proofs, store, pipeline, plan.predecessor, plan.name)
             more = others.get(key, _Others())
-            proof = checkpoint.proof_of(plan.name)
-            found = Delivered(checkpoint.plan, proof, before, tuple(more.plans), more.newest, more.newest_other)
+            proof, plans = checkpoint.proof_of(plan.name), tuple(more.plans)
+            found = Delivered(checkpoint.plan, proof, before, plans, more.newest, more.newest_other, earlier)
             groups.setdefault(key, []).append(found)
     return groups
 
@@ -385,13 +390,6 @@ def _others(store: QueryLog, pipeline: str, compared: Sequence[int]) -> dict[_Ke
         if before <= first:
             break
     return found
-
-
-def _proof_of(store: QueryLog, pipeline: str, number: int, participant: str) -> Proof | None:
-    try:
-        return store.checkpoint(pipeline, number).proof_of(participant) if number else None
-    except KeyError:  # adopted: another decision log knew it
-        return None
 
 
 def _refusal(pipeline: str, number: int, code: str, what: str, **fields: Any) -> ConfigurationError:

@@ -57,6 +57,10 @@ def _none(_: ParticipantPlan) -> str:
     return ""
 
 
+def _no_more(_: SinkSpec) -> Mapping[str, str]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """A way to deliver into a system: what it promises, how rows enter, and when a reader sees them (for people).
@@ -76,13 +80,15 @@ class System:
 
     `kind` is what plans call it, `title` what people do. `package` holds its parts, and `strategies` has the default
     first. `clients` are the packages that have to be installed, as pip calls them or as `import` does. `extra` is the
-    extra of airflow-ft that installs them ("": pip gets `clients`). `preload` are modules for the process that forks
-    tasks, or processes of the conformance kit. `connects`: Airflow connections name its participants. Otherwise
-    `conn_id` returns the connection that a participant needs, by default an empty one (""). `conn_type` is their type,
-    for remedies. `place` is the setting of a sink that says where its rows go ("": lineage does not know). `by_key`:
-    with each strategy a row replaces the row with its key, so two sinks of a pipeline cannot have one place. `key`: the
-    setting of a sink with which its newest row of a key counts ("": there is none). `shares`: its sinks have a setting
-    `shared`, without which two pipelines cannot deliver into one place (`airflow_ft.protocol.sharing`).
+    extra of airflow-ft that installs them ("": pip gets `clients`). `lacking` returns packages that are not installed
+    and that only some of its sinks need, by the extra of airflow-ft that installs each. `preload` are modules for the
+    process that forks tasks, or processes of the conformance kit. `connects`: Airflow connections name its
+    participants. Otherwise `conn_id` returns the connection that a participant needs, by default an empty one ("").
+    `conn_type` is their type, for remedies. `place` is the setting of a sink that says where its rows go ("": lineage
+    does not know). `by_key`: with each strategy a row replaces the row with its key, so two sinks of a pipeline cannot
+    have one place. `key`: the setting of a sink with which its newest row of a key counts ("": there is none).
+    `shares`: its sinks have a setting `shared`, without which two pipelines cannot deliver into one place
+    (`airflow_ft.protocol.sharing`).
     """
 
     kind: str
@@ -91,6 +97,7 @@ class System:
     strategies: Mapping[str, Strategy] = field(default_factory=dict)
     clients: Sequence[str] = ()
     extra: str = ""
+    lacking: Callable[[SinkSpec], Mapping[str, str]] = _no_more
     preload: Sequence[str] = ()
     connects: bool = True
     conn_id: Callable[[ParticipantPlan], str] = _none
@@ -151,28 +158,33 @@ class System:
         return _installed_by([self])
 
 
-def require_clients(systems: Iterable[System], cause: ImportError | None = None) -> None:
-    """Raise one ConfigurationError for all clients of these systems that are not installed."""
-    lacking = {each.kind: each for each in systems if each.missing_clients()}.values()
-    if packages := [client for each in lacking for client in each.missing_clients()]:
+def require_clients(
+    systems: Iterable[System], cause: ImportError | None = None, more: Mapping[str, str] | None = None
+) -> None:
+    """Raise one ConfigurationError for all clients of these systems that are not installed.
+
+    `more`: other packages that are not installed, by the extra of airflow-ft that installs each.
+    """
+    lacking, more = {each.kind: each for each in systems if each.missing_clients()}.values(), more or {}
+    if packages := [*(client for each in lacking for client in each.missing_clients()), *more.values()]:
         raise ConfigurationError(
-            f"packages for sinks into {', '.join(each.title for each in lacking)} are not installed here:"
+            f"packages for {', '.join([*(each.title for each in lacking), *more])} are not installed here:"
             f" {', '.join(packages)}.",
             code="package_missing",
-            remedy=f"Run `pip install {_installed_by(lacking)}` where DAGs are parsed and where tasks run.",
+            remedy=f"Run `pip install {_installed_by(lacking, more)}` where DAGs are parsed and where tasks run.",
             packages=packages,
-            extras=_extras(lacking),
+            extras=_extras(lacking, more),
         ) from cause
 
 
-def _installed_by(systems: Collection[System]) -> str:
-    """Return what to give to pip for the clients of these systems, quoted for a shell."""
-    ours = [f"airflow-ft[{','.join(extras)}]"] if (extras := _extras(systems)) else []
+def _installed_by(systems: Collection[System], more: Iterable[str] = ()) -> str:
+    """Return what to give to pip for the clients of these systems and for `more` extras, quoted for a shell."""
+    ours = [f"airflow-ft[{','.join(extras)}]"] if (extras := _extras(systems, more)) else []
     return shlex.join([*ours, *(client for each in systems if not each.extra for client in each.clients)])
 
 
-def _extras(systems: Collection[System]) -> list[str]:
-    return [each.extra for each in systems if each.extra]
+def _extras(systems: Collection[System], more: Iterable[str]) -> list[str]:
+    return [*(each.extra for each in systems if each.extra), *more]
 
 
 def _is_installed(client: str) -> bool:

@@ -17,7 +17,7 @@ CLOCK_TOLERANCE = 5.0  # seconds
 def examine_store(store: DecisionLog) -> list[Check]:
     """The checks of an open decision log, whichever database it lies in."""
     exam = Examination(f"decision log {store.url}")
-    exam.ok("reachable", f"installation {store.installation}")
+    exam.ok("reachable", f"its id is {store.installation}")
     if store.url.startswith("sqlite:"):
         _examine_sqlite(exam, store.url)
     else:

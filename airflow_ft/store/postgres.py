@@ -264,7 +264,8 @@ class PostgresDatabase:
             raise ConfigurationError(
                 f"the decision log {self.url} is in a database with encoding {found['encoding']}, not UTF8.",
                 code="server_setting_unsafe",
-                remedy="Create the database with `ENCODING 'UTF8' TEMPLATE template0`.",
+                remedy="Run `createdb --encoding=UTF8 --template=template0 --lc-collate=C --lc-ctype=C NEW`. Move an"
+                " old log with pg_dump and pg_restore ('Move the decision log to UTF8' in docs/recovery.md).",
                 encoding=found["encoding"],
             )
         self._open(connection)

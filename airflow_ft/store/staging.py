@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from airflow_ft.store.database import Database
 from airflow_ft.store.epochs import abort_unpublished
 from airflow_ft.store.events import EventKind, run_detail, segment_text
 from airflow_ft.store.positions import position_digest
-from airflow_ft.store.rows import clean_text, from_time, json_text, key_of, texts_of_spec
+from airflow_ft.store.rows import clean_text, from_time, json_text, key_of, texts_of_spec, to_time
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 
@@ -196,7 +196,7 @@ class StagingOperations:
         segment: Segment | None,
         position: SparkPosition | None,
         positions: Mapping[str, Any],
-        as_of: datetime | None = None,
+        as_of: datetime | Callable[[datetime], datetime] | None = None,
         parts: Mapping[str, float] | None = None,
     ) -> None:
         """See `DeliveryLog.publish`.
@@ -214,10 +214,11 @@ class StagingOperations:
                 argument="segment",
                 value=segment.number,
             )
-        time = None if as_of is None else from_time(as_of)
         positions_text = json_text(dict(positions))
         rows_text = None if segment is None else json_text(dict(segment.rows))
         with pipeline_write(self._database, pipeline) as write:
+            found = as_of(to_time(write.now)) if callable(as_of) else as_of
+            time = None if found is None else from_time(found)
             write.require_epoch(epoch)
             write.require_active()
             checkpoint = write.checkpoint(number)

@@ -1,4 +1,4 @@
-"""An older process, another installation, and a decision log or server from a backup are refused."""
+"""An older process, another decision log, and a decision log or server from a backup are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FencingConformance:
         newer.commit(plan, world.fence(epoch, attempt), newest)
         world.shows(world.ids_of(1))
 
-    def test_another_installation_is_refused(self, world: World) -> None:
+    def test_another_decision_log_is_refused(self, world: World) -> None:
         first = world.plan()
         world.deliver(first)
         theirs = replace(world.plan(), installation=THEIRS)
@@ -79,7 +79,7 @@ class FencingConformance:
         world.shows(world.ids_of(1))
         assert world.abort(plan).outcome is Outcome.ABORTED
 
-    # --- another installation takes over --------------------------------------------------------------------------
+    # --- another decision log takes over --------------------------------------------------------------------------
 
     def test_who_adopts_goes_on_and_the_former_owner_is_shut_out(self, world: World) -> None:
         first = world.plan()

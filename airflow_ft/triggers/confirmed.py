@@ -146,7 +146,7 @@ class ConfirmedTrigger(BaseEventTrigger):
 
 
 class News(NamedTuple):
-    """The newest confirmed number in the decision log of an installation; 0: none yet."""
+    """The newest confirmed number in a decision log; 0: none yet."""
 
     log: str
     number: int

@@ -166,8 +166,9 @@ def wrong(root: str, why: str, id: str = "") -> StorageUnavailableError:
         f"{root} is not the disk that the decision log knows: {why}.",
         code="wrong_disk",
         number=errno.ENODEV,
-        remedy=f"Mount the right disk at {root}. If its contents are lost, restore a backup. To"
-        f" continue with what is there, create the file {MARKER}{contents} in {root}.",
+        remedy=f"Mount the right disk at {root}. If its contents are lost, restore a backup. Without one, run"
+        " `airflow ft rewind`: it discards undelivered rows, and the next run computes them again (or a program gives"
+        f" them again). To continue with what is there, create the file {MARKER}{contents} in {root}.",
         path=root,
         id=id,
     )

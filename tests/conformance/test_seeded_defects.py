@@ -80,7 +80,7 @@ def prepare_does_not_raise_the_head(change: Change) -> None:
     change(SqliteParticipant, "_raised", unraised)
 
 
-@noticed_by("test_another_installation_is_refused")
+@noticed_by("test_another_decision_log_is_refused")
 def the_installation_is_not_compared(change: Change) -> None:
     def lenient(head: Any, fence: Any) -> None:
         memory.check_owner(head and replace(head, installation=fence.installation), fence)

@@ -147,8 +147,8 @@ def test_a_log_that_is_behind_and_a_halted_pipeline(world: RealWorld, tmp_path: 
     with closing(open_store(f"sqlite:///{tmp_path}/other.db")) as other:
         world.store = other
         found = bad(checks_of(world))
-    assert "belongs to installation" in found["connection shop: memory"]
-    assert "belongs to installation" in found["connection cluster: memory"]
+    assert "belongs to the decision log" in found["connection shop: memory"]
+    assert "belongs to the decision log" in found["connection cluster: memory"]
 
 
 def test_an_unrecorded_commit_is_not_taken_for_an_older_log(world: RealWorld, tmp_path: Path) -> None:

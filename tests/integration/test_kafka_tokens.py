@@ -137,7 +137,7 @@ def test_a_later_marker_still_proves_an_earlier_delivery(world: World) -> None:
     part.close()
 
 
-def test_another_installation_is_stopped_until_it_adopts(world: World, kafka: Kafka, topic: str) -> None:
+def test_another_decision_log_is_stopped_until_it_adopts(world: World, kafka: Kafka, topic: str) -> None:
     world.deliver(1, 5)
     world.installation = str(uuid.uuid4())
     plan = world.checkpoint(2, 5)

@@ -143,7 +143,7 @@ def test_an_older_attempt_changes_nothing(world: MySqlWorld, method: str, older:
 
 
 @pytest.mark.parametrize("method", ["prepare", "commit", "abort", "proof"])
-def test_another_installation_is_refused(world: MySqlWorld, method: str) -> None:
+def test_another_decision_log_is_refused(world: MySqlWorld, method: str) -> None:
     plan = world.plan(orders=orders(1, 3))
     world.deliver(plan)
     world.installation = "99999999-2222-4333-8444-555555555555"

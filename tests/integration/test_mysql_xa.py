@@ -293,7 +293,7 @@ def test_an_abort_meets_a_branch_that_is_committed_meanwhile(
     assert [row[:2] for row in world.markers()] == [(1, "committed")], "no tombstone beside visible rows"
 
 
-def test_an_abort_meets_the_marker_of_another_installation(world: MySqlWorld) -> None:
+def test_an_abort_meets_the_marker_of_another_decision_log(world: MySqlWorld) -> None:
     world.deliver(world.plan(orders=orders(1, 10)))
     leave_marker(world, 2, "committed", "0001")
     plan = world.plan(orders=orders(11, 10))
@@ -491,7 +491,7 @@ def test_a_former_owners_marks_go_while_own_rows_are_prepared(world: MySqlWorld)
     assert world.count() == 20
 
 
-@pytest.mark.parametrize("owner", [INSTALLATION, "another installation"])
+@pytest.mark.parametrize("owner", [INSTALLATION, "another decision log"])
 def test_a_late_adoption_leaves_branches_to_its_successor(world: MySqlWorld, owner: str) -> None:
     """Two persons adopt at the same moment, or a second decision log takes the sink over meanwhile."""
     world.installation = "former owner"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -165,6 +166,39 @@ def test_a_database_that_lacks_characters_is_refused(postgres: Postgres, schema:
     made = url_of_database(postgres, schema, "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
     with made as url, raises(ConfigurationError, "server_setting_unsafe", encoding="LATIN1"):
         open_store(url)
+
+
+def test_a_log_moves_into_a_unicode_database_as_documented(postgres: Postgres, schema: str, tmp_path: Path) -> None:
+    server = {**os.environ, "PGHOST": postgres.host, "PGPORT": str(postgres.port), "PGUSER": postgres.user}
+    dump = tmp_path / "store.dump"
+
+    def run(*command: str) -> None:
+        subprocess.run(command, env={**server, "PGPASSWORD": postgres.password}, check=True, timeout=60)
+
+    def copy(old: str, new: str) -> None:
+        run("pg_dump", f"--schema={schema}", "--format=custom", f"--file={dump}", name_of(old))
+        run("pg_restore", "--exit-on-error", f"--dbname={name_of(new)}", str(dump))
+
+    as_documented = "ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'"  # what `createdb` makes
+    with (
+        url_of_database(postgres, schema, as_documented) as first,
+        url_of_database(postgres, schema, "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'") as old,
+        url_of_database(postgres, schema, as_documented) as new,
+    ):
+        with closing(open_store(first)) as store:
+            Scene(store).take()
+            store.halt(PIPELINE, HaltReason.TOKEN_LOST, "café")
+            installation, halted = store.installation, store.pipeline(PIPELINE)
+        copy(first, old)  # as an earlier release has left it
+        with raises(ConfigurationError, "server_setting_unsafe", encoding="LATIN1"):
+            open_store(old)
+        copy(old, new)
+        with closing(open_store(new)) as store:
+            assert (store.installation, store.pipeline(PIPELINE)) == (installation, halted)
+
+
+def name_of(url: str) -> str:
+    return url.partition("?")[0].rpartition("/")[2]
 
 
 def test_a_database_with_another_order_of_texts_forgets_no_dag(postgres: Postgres, schema: str) -> None:

@@ -274,8 +274,9 @@ def test_a_corrected_position_is_published_without_the_old_disk(shop: Shop) -> N
         shop.deliver(rows(3), 3)
     shutil.rmtree(shop.folder / "wal")
     assert not shop.deliver(rows(1), 1, wal="wal2")["repeated"]
-    with raises(StorageUnavailableError, "wrong_disk"):
+    with raises(StorageUnavailableError, "wrong_disk") as away:
         shop.deliver(rows(2), 2, wal="wal2")
+    assert "`airflow ft rewind orders`" in away.value.remedy
     rewind(shop)
     for number in (2, 3):
         shop.deliver(rows(number), number, wal="wal2")

@@ -407,6 +407,6 @@ def test_what_only_a_newer_release_knows_hides_no_other_pipeline(scene: Pipeline
 def test_a_first_run_that_halts_is_shown_only_to_its_dag(scene: Pipeline, ask: Asking) -> None:
     scene.store.register("secret")
     scene.store.enter_turn("secret", RUN, None)
-    scene.store.halt("secret", HaltReason.FOREIGN_OWNER, "shop.salaries belongs to another installation")
+    scene.store.halt("secret", HaltReason.FOREIGN_OWNER, "shop.salaries belongs to another decision log")
     assert listed(ask, "search=secret") == ["secret"] and ask("secret").status_code == 200
     assert listed(ask, "search=secret", team="another") == [] and ask("secret", team="another").status_code == 404

@@ -196,7 +196,7 @@ def test_the_decision_log_is_reopened_only_when_it_is_replaced(
     assert ask("?limit=2").json()["total"] == 5 and len(opened) == 3
 
 
-def test_another_installation_in_the_same_file_is_recognised(
+def test_another_decision_log_in_the_same_file_is_recognised(
     scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Made anew, or restored into the same file: savepoints of the one before are not its own."""

@@ -83,7 +83,7 @@ def test_those_of_others_are_neither_listed_nor_shown(
 
     scene.confirmed({"a": 1})
     (tmp_path / "other").mkdir()
-    with saved_scene(tmp_path / "other") as other:  # another installation, which has a pipeline of this name
+    with saved_scene(tmp_path / "other") as other:  # another decision log, which has a pipeline of this name
         foreign = local_path(take(other.store, PIPELINE, str(folder), "a test")[0])
     (folder / "savepoint-orders-of-others-3-0a1b2c3d").mkdir()
     (folder / "notes").mkdir()

@@ -56,7 +56,7 @@ class System:
         if self.away:
             raise SinkUnavailableError("nobody answers.")
         if self.foreign:
-            raise ForeignOwnerError("the head belongs to another installation.", remedy="`airflow ft adopt`.")
+            raise ForeignOwnerError("the head belongs to another decision log.", remedy="`airflow ft adopt`.")
         if fence.rank < self.rank:
             raise FencedError(f"the head is at {self.rank}, this is {fence.rank}.", head_epoch=self.rank[0])
         self.rank, self.owner = fence.rank, fence.installation

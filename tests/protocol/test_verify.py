@@ -72,6 +72,27 @@ def test_verify_says_which_deliveries_are_not_compared(tmp_path: Path, monkeypat
     assert found[::2] == found[1::2] == [(4, 0), (4, 4), (4, 3), (4, 0)]
 
 
+def test_a_sink_may_ask_for_all_earlier_proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[str, list[int]]] = []
+
+    def compared(delivered: Sequence[verify.Delivered], plan: ParticipantPlan) -> list[verify.SinkReport]:
+        found.append((plan.name, [proof.number for proof in delivered[-1].earlier()]))
+        return []
+
+    with log_of(tmp_path, completed=4, staged=5) as scene:
+        store = scene.store
+        plan = store.checkpoint(PIPELINE, 4).plan
+        assert plan is not None
+        behind = replace(plan, participants=tuple(replace(each, predecessor=3) for each in plan.participants))
+        fourth = replace(store.checkpoint(PIPELINE, 4), plan=behind)
+        pages = store.checkpoints
+        monkeypatch.setattr(
+            store, "checkpoints", lambda *of: [fourth if each.number == 4 else each for each in pages(*of)]
+        )
+        verify.verify(store, PIPELINE, compared)
+    assert found == [("db", [2, 1]), ("log", [2, 1])]
+
+
 def test_a_number_that_only_a_lost_log_knew_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older log that has adopted the sinks begins behind the newest number that they had delivered."""
     found: set[tuple[int, int]] = set()

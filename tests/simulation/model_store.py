@@ -313,7 +313,7 @@ class ModelStore(ModelStreams):
         segment: Segment | None,
         position: SparkPosition | None,
         positions: Mapping[str, Any],
-        as_of: datetime | None = None,
+        as_of: datetime | Callable[[datetime], datetime] | None = None,
         parts: Mapping[str, float] | None = None,
     ) -> None:
         known = self._require_epoch(pipeline, epoch)
@@ -334,7 +334,7 @@ class ModelStore(ModelStreams):
         )
         self._set(last_published=number)
         if as_of is not None:
-            self._as_of[number] = as_of
+            self._as_of[number] = as_of(self.now()) if callable(as_of) else as_of
         if position is not None:
             self._set(base=position, base_is_clean=False)
         self.version += 1

@@ -6,14 +6,14 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_ft import IcebergSink, RedisSink
+from airflow_ft import DeltaSink, FilesSink, IcebergSink, KafkaSink, RedisSink
 from airflow_ft.admin.commands import setup
 from airflow_ft.pipeline import sink_doctor
 from airflow_ft.pipeline.actions import verifying
@@ -215,6 +215,32 @@ def test_parsing_a_dag_names_the_missing_clients_of_all_sinks(site: Path, monkey
         spec(sinks)
     assert raised.error and raised.error.fields["packages"] == [*lacking]
     assert "`pip install 'airflow-ft[iceberg,redis]' no-such-client`" in raised.error.remedy
+
+
+def test_one_error_has_the_missing_packages_of_a_pipeline(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(site, clients=("no-such-client",))
+    for module in ("kafka.spec", "base.places"):
+        monkeypatch.setattr(f"airflow_ft.sinks.{module}.find_spec", lambda name: None)
+    monkeypatch.setattr(registry, "_is_installed", lambda client: client not in ("deltalake", "no-such-client"))
+    sinks = {
+        "rows": Shelf(),
+        "alerts": KafkaSink(topic="alerts", strategy="held"),
+        "lake": DeltaSink(table="s3://bucket/lake"),
+        "files": FilesSink(folder="hdfs://namenode:8020/files"),
+    }
+    packages = ["no-such-client", "deltalake", "kafka-python", "obstore", "hdfs-native"]
+    with raises(ConfigurationError, "package_missing", packages=packages) as raised:
+        spec(sinks)
+    assert raised.error and raised.error.fields["extras"] == ["delta", "held", "s3", "hdfs"]
+    assert "`pip install 'airflow-ft[delta,held,s3,hdfs]' no-such-client`" in raised.error.remedy
+
+
+def test_a_log_in_a_bucket_needs_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = spec({"files": FilesSink(folder="/files")})
+    monkeypatch.setattr("airflow_ft.sinks.base.places.find_spec", lambda name: None)
+    assert replace(made, wal_root="/wal").wal_root == "/wal"
+    with raises(ConfigurationError, "package_missing", packages=["obstore"], extras=["s3"]):
+        replace(made, wal_root="s3://keys@bucket/wal")
 
 
 def test_pip_is_given_each_missing_client_by_itself(site: Path) -> None:

@@ -460,8 +460,11 @@ def test_an_attempt_cannot_publish_behind_what_it_did_not_see(world: World) -> N
 def test_a_batch_says_less_once_the_logs_clock_was_put_back(world: World, monkeypatch: Any, put_back: int) -> None:
     """A row that arrives while Spark computes may get an earlier time than the batch's (I9)."""
     monkeypatch.setattr(moments, "time", SimpleNamespace(monotonic=lambda: 7.0))
+    clock = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: clock)
     moment = Moment.now(world.store)
-    monkeypatch.setattr(world.store, "now", lambda: moment.at - timedelta(seconds=put_back))
+    monkeypatch.setattr(time, "time_ns", lambda: clock - put_back * 10**9)
+    monkeypatch.setattr(world.store, "now", pytest.fail)  # the publication itself says what the time is
     publisher = world.publisher()
     publisher.begin(0)
     publisher.written(_sealing(1), {}, moment)

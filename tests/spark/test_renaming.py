@@ -309,7 +309,7 @@ def test_an_invalid_new_name_is_refused_before_any_abort(saved: tuple[Pipelines,
     assert pipelines.store.checkpoint(OLD, 2).state is CheckpointState.STAGED
 
 
-def test_a_name_that_belongs_to_another_installation_is_refused(saved: tuple[Pipelines, str]) -> None:
+def test_a_name_that_belongs_to_another_decision_log_is_refused(saved: tuple[Pipelines, str]) -> None:
     """It would be found out in the first run, when the old name is given up."""
     pipelines, uri = saved
     ours, url = pipelines.store, pipelines.url

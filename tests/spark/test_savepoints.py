@@ -272,7 +272,7 @@ def test_a_copy_under_another_name_has_a_query_of_its_own(scene: Scene, tmp_path
     assert same is not None and _files(same.location)["metadata"] == "{}"
 
 
-def test_another_installation_goes_on_from_it_and_rewinds_to_it(scene: Scene, tmp_path: Path) -> None:
+def test_another_decision_log_goes_on_from_it_and_rewinds_to_it(scene: Scene, tmp_path: Path) -> None:
     uri = _taken(scene, tmp_path)
     root = tmp_path / "wal of the other"
     store = open_store(f"sqlite:///{tmp_path}/other.db")

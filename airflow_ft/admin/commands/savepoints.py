@@ -196,7 +196,7 @@ def _row(uri: str, found: Savepoint | None) -> dict[str, Any]:
 
 def _lines(uri: str, found: Savepoint) -> Iterator[str]:
     yield f"{uri}: complete, {count_text(len(found.files), 'file')}, {bytes_text(found.bytes)}"
-    yield f"pipeline    {found.pipeline} of installation {found.installation}"
+    yield f"pipeline    {found.pipeline} of the decision log {found.installation}"
     behind = ", state restored or reset after it" if found.restored else ""
     yield (
         f"checkpoint  {found.number}, Spark's micro-batch {found.batch}"

@@ -68,10 +68,10 @@ def adopt(args: Namespace) -> None:
                 say("  its fence is gone, or older than its markers, shown above. `adopt` writes it again")
             for orphan in estate.orphans:
                 number = f"checkpoint {orphan.number}: " if orphan.number else ""
-                say(f"  {number}{orphan.text}, from installation {orphan.installation}")
+                say(f"  {number}{orphan.text}, from the decision log {orphan.installation}")
                 if orphan.commit:
                     say(f"    commit it by hand: {orphan.commit}; or roll it back: {orphan.roll_back};")
-        say(f"this decision log is installation {store.installation} ({store.url})")
+        say(f"this decision log is {store.installation} ({store.url})")
         known = store.latest_confirmed(args.pipeline)
         if known is None:
             say(

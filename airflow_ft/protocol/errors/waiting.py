@@ -87,7 +87,7 @@ class TokenLostError(HaltError):
 
 
 class ForeignOwnerError(HaltError):
-    """The sink's head belongs to another installation (a deleted or second store)."""
+    """The sink's head belongs to another decision log (a deleted or second store)."""
 
     code = "foreign_owner"
     reason = HaltReason.FOREIGN_OWNER

@@ -80,7 +80,7 @@ class BranchSystem(OneTransactionParticipant[Db]):
 
     @abstractmethod
     def _listed(self, db: Db, fence: Fence) -> Sequence[BranchName]:
-        """Return what this installation's pipeline has prepared here, by number and rank."""
+        """Return what this decision log's pipeline has prepared here, by number and rank."""
 
     @abstractmethod
     def _end_branch(self, db: Db, name: BranchName, verb: str) -> None:

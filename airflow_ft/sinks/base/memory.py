@@ -24,7 +24,7 @@ AS_IT_IS = (
 """The end of a remedy for a sink or a decision log that is older than the other. `resume` alone halts again."""
 
 NO_INSTALLATION = ""
-"""No installation has this name, so all markers count as those of others."""
+"""No decision log has this name, so all markers count as those of others."""
 
 
 def damaged(where: str) -> AbstractContextManager[None]:
@@ -105,7 +105,7 @@ def remembered(
     """Return what a sink remembers: its head, or what its markers say if the head is gone or older than they are.
 
     A delivery writes both in one transaction, so only a person or a backup separates them. `read` returns the head.
-    `marked` returns number, branch and marker of what any installation has written above a number.
+    `marked` returns number, branch and marker of what any decision log has written above a number.
     """
     head = read()
     found = list(marked(head.last_delivered if head else 0))
@@ -132,19 +132,19 @@ def ledger_lost() -> StoreBehindSinkError:
 
 
 def require_own(owner: str, installation: str) -> None:
-    """Raise ForeignOwnerError unless the `owner` of the head is this installation."""
+    """Raise ForeignOwnerError unless the `owner` of the head is this decision log."""
     if owner != installation:
-        what = f"the sink belongs to installation {owner}, but this decision log is installation {installation}."
-        remedy = "Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`."
+        what = f"the sink belongs to the decision log {owner}, but this decision log is {installation}."
+        remedy = "Restore that decision log. If it is gone for good, run `airflow ft adopt`."
         raise ForeignOwnerError(what, remedy=remedy, installation=owner)
 
 
 def check_owner(head: Head | None, fence: Fence) -> None:
-    """Raises unless the head is this installation's and no newer than the fence.
+    """Raises unless the head is this decision log's and no newer than the fence.
 
     Raises:
         StoreBehindSinkError: there is none.
-        ForeignOwnerError: it is another installation's.
+        ForeignOwnerError: it is another decision log's.
         FencedError: it is newer.
     """
     if head is None:
@@ -170,10 +170,10 @@ def check_epoch(head: Head | None, fence: Fence) -> Head:
 
 
 def check_marker(marker: Marker, plan: Plan, installation: str) -> None:
-    """The marker must be this installation's (else ForeignOwnerError) and of this plan (else StoreBehindSinkError)."""
+    """The marker must be this decision log's (else ForeignOwnerError) and of this plan (else StoreBehindSinkError)."""
     if marker.installation != installation:
-        what = f"the marker of checkpoint {plan.number} belongs to installation {marker.installation}."
-        remedy = "Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`."
+        what = f"the marker of checkpoint {plan.number} belongs to the decision log {marker.installation}."
+        remedy = "Restore that decision log. If it is gone for good, run `airflow ft adopt`."
         raise ForeignOwnerError(what, remedy=remedy, installation=marker.installation)
     if marker.digest != plan.digest:
         raise StoreBehindSinkError(
@@ -203,7 +203,7 @@ def check_settled(
 
     Raises:
         StoreBehindSinkError: decision log and sink contradict each other.
-        ForeignOwnerError: the marker belongs to another installation.
+        ForeignOwnerError: the marker belongs to another decision log.
         FencedError: the head is newer by now.
     """
     if marker is not None:
@@ -240,7 +240,7 @@ def check_settled(
 def refuse_to_adopt(head: SinkHead | None, marked: Iterable[int], installation: str, number: int) -> None:
     """StateConflictError when a former owner has gone past the number with which it is taken over.
 
-    `head` is what the sink remembers, `marked` are numbers that other installations have marked.
+    `head` is what the sink remembers, `marked` are numbers that other decision logs have marked.
     """
     delivered_to = head.number if head is not None and head.installation != installation else 0
     newest = max([delivered_to, *marked])
@@ -254,8 +254,8 @@ def check_adopter(head: Head | None, fence: Fence) -> None:
     """For each step of an adoption: others may adopt at the same moment, and be done, and have delivered since.
 
     Raises:
-        FencedError: this installation has taken the head over under a newer epoch.
-        StateConflictError: the head is another installation's, and has gone past the fence.
+        FencedError: this decision log has taken the head over under a newer epoch.
+        StateConflictError: the head is another decision log's, and has gone past the fence.
     """
     if head is None or head.rank <= fence.rank:
         return
@@ -278,7 +278,7 @@ def check_shut_out(head: Head | None, fence: Fence, *, make_way: bool) -> bool:
 
     Raises:
         FencedError, StateConflictError: as `check_adopter`.
-        ForeignOwnerError: with `make_way`, another installation has taken the head over since.
+        ForeignOwnerError: with `make_way`, another decision log has taken the head over since.
     """
     if head is None:
         return False

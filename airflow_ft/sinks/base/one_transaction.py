@@ -126,7 +126,7 @@ class TransactionParticipant(ABC, Generic[Db]):
         return self._persist("reading the fence", lambda: self._head(pipeline))
 
     def adopt(self, fence: Fence, number: int) -> None:
-        """Takes the head over from another installation."""
+        """Takes the head over from another decision log."""
         self._persist("adopting the fence", lambda: self._adopt(fence, number), fence)
 
     def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:

@@ -1,6 +1,6 @@
 """Orphans of former owners of a pipeline: listed, and ended as a person decides.
 
-Former owners are those that the pipeline's head or its markers name. Only what exactly those installations have
+Former owners are those that the pipeline's head or its markers name. Only what exactly those decision logs have
 prepared is touched (I8). The head names the former owner until all is ended, so a crash in between loses nothing: the
 next adoption finds the same.
 """
@@ -28,7 +28,7 @@ class PreparedOfOwners(ABC):
 
     @abstractmethod
     def of(self, owners: Collection[str]) -> list[tuple[str, BranchName]]:
-        """Return what these installations have prepared, each with its owner."""
+        """Return what these decision logs have prepared, each with its owner."""
 
     @abstractmethod
     def sql(self, name: BranchName, verb: str) -> str:
@@ -64,8 +64,8 @@ class PreparedOfOwners(ABC):
             # Without their nonces: on MySQL any user who knows an xid may end it, and this goes into logs.
             shown = ", ".join(f"{name.branch} of its checkpoint {name.number}" for _, name in found[:4])
             raise ForeignOwnerError(
-                f"{count_text(len(found), 'prepared branch', 'prepared branches')} of installation {found[0][0]}, which"
-                f" owned this pipeline before, may hold the lock: {shown}{' ...' if len(found) > 4 else ''}.",
+                f"{count_text(len(found), 'prepared branch', 'prepared branches')} of the decision log {found[0][0]},"
+                f" which owned this pipeline before, may hold the lock: {shown}{' ...' if len(found) > 4 else ''}.",
                 code="prepared_foreign",
                 remedy="Run `airflow ft adopt`, which lists them. It ends them with --prepared commit or --prepared"
                 " rollback.",
@@ -99,7 +99,7 @@ class PreparedOfOwners(ABC):
             else:
                 kept = rank_to_keep(name, self.ledger.branch_markers(name.number).values(), undecided)
                 verb = "COMMIT" if ending is PreparedEnding.COMMIT and name.rank == kept else "ROLLBACK"
-            log.warning("%s: %s of branch %s of checkpoint %d, which installation %s left prepared",
+            log.warning("%s: %s of branch %s of checkpoint %d, which decision log %s left prepared",
                         self.ledger.participant, verb, name.branch, name.number, owner)  # fmt: skip
             self.end(owner, name, verb)
         for owner, name in self.of([fence.installation]) if roll_back_own else ():

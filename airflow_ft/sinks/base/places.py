@@ -27,8 +27,8 @@ from airflow_ft.sinks.base.settings import refuse_jinja, shared_setting
 
 _LONGEST_NAME = 60
 _MAX_FILE_BYTES = 1 << 40
-_CLIENTS = {s3.SCHEME: "obstore", "hdfs": "hdfs_native"}
-"""Module that reaches places of a scheme; the extra of airflow-ft that brings it has the scheme's name."""
+_CLIENTS = {s3.SCHEME: ("obstore", "obstore"), "hdfs": ("hdfs_native", "hdfs-native")}
+"""Module and package that reach places of a scheme; the extra of airflow-ft has the scheme's name."""
 
 
 def is_late(place: str) -> bool:
@@ -51,19 +51,18 @@ def conn_id_of(setting: str, plan: ParticipantPlan) -> str:
 
 
 def check_bucket(place: str, folders: str = "[^/]+") -> None:
-    """ConfigurationError for a place in S3 that cannot be one, or where its client is lacking."""
+    """ConfigurationError for a place in S3 that cannot be one."""
     if not re.fullmatch(rf"s3://([\w.-]+@)?[a-z0-9][a-z0-9.-]+(/{folders})+/?", place):
         what = f"{safe_uri(place)!r} is not a folder in a bucket."
         remedy = "Give s3://BUCKET/FOLDER, or s3://CONNECTION@BUCKET/FOLDER with the id of an Airflow connection."
         raise ConfigurationError(what, code="path_invalid", remedy=remedy, path=safe_uri(place))
-    check_client(place)
 
 
-def check_client(place: str) -> None:
-    """ConfigurationError when what reaches a place is not installed."""
-    scheme = place.partition("://")[0]
-    if scheme in _CLIENTS and find_spec(_CLIENTS[scheme]) is None:
-        raise s3.missing_client(scheme, _CLIENTS[scheme])
+def lacking(place: object) -> dict[str, str]:
+    """Return the package that reaches a place if it is not installed, by the extra that installs it."""
+    scheme = place.partition("://")[0] if isinstance(place, str) else ""
+    module, package = _CLIENTS.get(scheme, ("", ""))
+    return {scheme: package} if module and find_spec(module) is None else {}
 
 
 def check_sink(sink: Any, place: str, example: str) -> None:

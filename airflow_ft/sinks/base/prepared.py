@@ -117,7 +117,7 @@ def voted(notes: Mapping[str, Any], slices: Iterable[Slice], there: Sequence[str
 
 
 def visible_branches(markers: Mapping[str, Marker], installation: str) -> dict[str, Marker]:
-    """Return the visible branches of an installation, of markers by label."""
+    """Return the visible branches of a decision log, of markers by label."""
     return {
         label: marker
         for label, marker in markers.items()

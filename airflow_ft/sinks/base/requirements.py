@@ -33,7 +33,7 @@ class Finding:
     """Result of a look at a requirement. `problems` keep rows out, `warnings` (text and remedy) do not.
 
     `text` describes what is there ("": nothing to say), `name` is a more exact name than the requirement's. `owner` is
-    the installation that owns the sink ("": none yet; None: unknown after this look).
+    the decision log that owns the sink ("": none yet; None: unknown after this look).
     """
 
     text: str = ""

@@ -192,7 +192,7 @@ class SqlLedger(ABC):
         self.run(f"INSERT INTO {{ledger}} ({names}) VALUES ({places})", *place, *marker)
 
     def markers_of_others(self, above: int, installation: str) -> list[tuple[int, str, Marker]]:
-        """Return number, branch and marker of what other installations have written above a number, ascending."""
+        """Return number, branch and marker of what other decision logs have written above a number, ascending."""
         return self._markers(_OTHERS, above, installation)
 
     def remembered(self) -> SinkHead | None:

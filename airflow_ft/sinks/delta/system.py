@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from airflow_ft.sinks.base.places import conn_id_of
+from airflow_ft.sinks.base.places import conn_id_of, lacking
 from airflow_ft.sinks.delta.spec import STRATEGIES
 from airflow_ft.sinks.registry import System
 
@@ -15,6 +15,7 @@ SYSTEM = System(
     shares=True,
     clients=("deltalake",),
     extra="delta",
+    lacking=lambda sink: lacking(getattr(sink, "table", "")),
     preload=("airflow_ft.sinks.delta.participant",),
     connects=False,
     conn_id=partial(conn_id_of, "table"),

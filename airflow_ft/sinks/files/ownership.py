@@ -1,6 +1,6 @@
 """The owner of a folder: which pipeline and which process may write there (I5).
 
-The head names both. A pipeline claims a folder once. Each attempt raises the head to its rank, another installation
+The head names both. A pipeline claims a folder once. Each attempt raises the head to its rank, another decision log
 adopts it, and a renamed pipeline passes it on.
 
 A pipeline that continues under another name takes the folder over in its first prepare. One step names it in the head,
@@ -50,7 +50,7 @@ class OwnedFolder:
         return None if head is None else head.as_sink_head
 
     def adopt(self, fence: Fence, number: int) -> None:
-        """Takes the head over from another installation."""
+        """Takes the head over from another decision log."""
 
         def taken(head: Owned | None) -> Owned:
             check_adopter(head, fence)
@@ -172,7 +172,7 @@ class OwnedFolder:
 
 
 def is_foreign(marker: Marker, fence: Fence) -> bool:
-    """Return whether another installation wrote the marker."""
+    """Return whether another decision log wrote the marker."""
     return marker.installation != fence.installation
 
 

@@ -14,7 +14,6 @@ from airflow_ft.protocol.model import Promise
 from airflow_ft.protocol.secrets import safe_uri
 from airflow_ft.sinks.base.places import (
     check_bucket,
-    check_client,
     check_sink,
     is_late,
     is_object_store,
@@ -103,9 +102,7 @@ class FilesSink:
             raise self._path_invalid("is not a folder that this sink supports", remedy)
         if not re.sub(r"^(file|hdfs|s3)://[^/]*", "", self.folder).strip("/"):
             raise self._path_invalid("is the root of a file system", "Name a folder in it.")
-        if not is_object_store(self.folder):
-            check_client(self.folder)
-        else:
+        if is_object_store(self.folder):
             check_bucket(self.folder)
             if self.file_bytes > _LARGEST_IN_S3:  # a file ends only after it has become that large
                 what = (

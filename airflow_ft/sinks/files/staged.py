@@ -228,7 +228,7 @@ class Staged:
 
 
 def others(staged: Staged, installation: str, above: int) -> Iterator[tuple[int, Rank, dict[str, Any]]]:
-    """Whole folders above a number that another installation has prepared; of several attempts the newest."""
+    """Whole folders above a number that another decision log has prepared; of several attempts the newest."""
     found: dict[int, tuple[Rank, dict[str, Any]]] = {}
     for number, rank in staged.all():
         with suppress(WalCorruptError):

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from airflow_ft.sinks.base.places import conn_id_of
+from airflow_ft.sinks.base.places import conn_id_of, lacking
 from airflow_ft.sinks.files.spec import STRATEGIES
 from airflow_ft.sinks.registry import System
 
@@ -12,6 +12,7 @@ SYSTEM = System(
     package=__package__,
     strategies=STRATEGIES,
     place="folder",
+    lacking=lambda sink: lacking(getattr(sink, "folder", "")),
     preload=("airflow_ft.sinks.files.participant",),
     connects=False,
     conn_id=partial(conn_id_of, "folder"),

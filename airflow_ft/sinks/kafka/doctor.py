@@ -21,12 +21,15 @@ from airflow_ft.sinks.base.requirements import Requirement
 from airflow_ft.sinks.kafka.kafka_python import client_settings
 from airflow_ft.sinks.kafka.permissions import ids_of, is_granted, needed, not_granted
 from airflow_ft.sinks.kafka.requirements import token_topic, topic
-from airflow_ft.sinks.kafka.spec import INSTALL_HELD, KafkaSink, has_second_client
+from airflow_ft.sinks.kafka.spec import KafkaSink, has_second_client
 from airflow_ft.sinks.kafka.token import METADATA_LIMIT
 from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, client_limits, short_lived
 
 _SLOW = 5e6  # bytes of the log a second: less than what slow brokers take
 _WEEK_MINUTES = 7 * 24 * 60
+_INSTALL_HELD = (
+    'Run `pip install "airflow-ft[held]"` wherever the DAG is parsed and its tasks run, or use strategy="transaction".'
+)
 
 
 def examine(
@@ -42,7 +45,7 @@ def examine(
     if settings is None:
         return exam.checks
     if plan.strategy == "held" and not has_second_client():
-        exam.problem("held transactions", "strategy 'held' needs kafka-python, which is not installed", INSTALL_HELD)
+        exam.problem("held transactions", "strategy 'held' needs kafka-python, which is not installed", _INSTALL_HELD)
         return exam.checks
     clients = KafkaClients(settings)
     sinks = KafkaSink.all_of(plan)

@@ -205,7 +205,7 @@ class HeldParticipant(KafkaParticipant):
         return super().proof(plan)
 
     def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
-        """Return transactions that another installation holds open. Only that one can commit them, with its votes."""
+        """Return transactions that another decision log holds open. Only that one can commit them, with its votes."""
         found = []
         for slot in self._tokens.slots(pipeline):
             token = slot.last_committed()

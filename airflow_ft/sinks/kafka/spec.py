@@ -35,9 +35,6 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 BROKERS_DEFAULT_MAXIMUM = timedelta(minutes=15)  # transaction.max.timeout.ms by default
 FORMATS = ("json", "raw")
-INSTALL_HELD = (
-    'Run `pip install "airflow-ft[held]"` wherever the DAG is parsed and its tasks run, or use strategy="transaction".'
-)
 MAX_SLOTS = 16  # transactional ids are few and fixed: each must take part in every checkpoint
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -125,13 +122,6 @@ class KafkaSink(ServerSink):
                 f"Use one of {', '.join(sorted(STRATEGIES))}.",
                 "argument_invalid",
                 "strategy",
-            )
-        if self.strategy == "held" and not has_second_client():
-            raise self._error(
-                "strategy 'held' needs kafka-python, which is not installed.",
-                INSTALL_HELD,
-                "package_missing",
-                package="kafka-python",
             )
         roles = self.roles
         if empty := [role for role, column in roles.items() if not column]:
@@ -278,6 +268,11 @@ class KafkaSink(ServerSink):
         return ConfigurationError(
             f"KafkaSink(topic={self.topic!r}): {what}", code=code, remedy=remedy, argument=argument, **fields
         )
+
+
+def lacking(strategy: str) -> dict[str, str]:
+    """Return the package that a strategy needs if it is not installed, by the extra that installs it."""
+    return {"held": "kafka-python"} if strategy == "held" and not has_second_client() else {}
 
 
 def has_second_client() -> bool:

@@ -1,6 +1,6 @@
 """Kafka, as the registry knows it."""
 
-from airflow_ft.sinks.kafka.spec import STRATEGIES, has_second_client
+from airflow_ft.sinks.kafka.spec import STRATEGIES, has_second_client, lacking
 from airflow_ft.sinks.registry import System
 
 SYSTEM = System(
@@ -12,6 +12,7 @@ SYSTEM = System(
     key="key",
     shares=True,
     clients=("confluent_kafka",),
+    lacking=lambda sink: lacking(sink.strategy),
     preload=(
         "confluent_kafka.admin",
         "airflow_ft.sinks.kafka.participant",

@@ -271,17 +271,17 @@ class Expectation:
 
 
 def check_owner(token: Token, fence: Fence, participant: str, group: str, number: int = 0) -> None:
-    """Refuses a token of another installation, and a fence that is older than the token's head (I5).
+    """Refuses a token of another decision log, and a fence that is older than the token's head (I5).
 
     Raises:
-        ForeignOwnerError: another installation's store delivers here.
+        ForeignOwnerError: another decision log's store delivers here.
         FencedError: a newer epoch or attempt has written here.
     """
     where: dict[str, Any] = {"pipeline": fence.pipeline, "checkpoint": number, "participant": participant}
     if token.installation != fence.installation:
         raise ForeignOwnerError(
-            f"the token of group {group!r} belongs to installation {token.installation} (checkpoint {token.number})."
-            f" This decision log is installation {fence.installation}.",
+            f"the token of group {group!r} belongs to the decision log {token.installation} (checkpoint"
+            f" {token.number}). This decision log is {fence.installation}.",
             remedy="Give this pipeline another name. If that decision log is gone for good, take its pipeline over with"
             " `airflow ft adopt`.",
             group=group,

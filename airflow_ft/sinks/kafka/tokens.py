@@ -259,7 +259,7 @@ class Tokens:
     def adopt(self, fence: Fence, number: int) -> None:
         """Set the token of every slot to `number` under `fence`, for a person who has decided (`airflow ft adopt`).
 
-        Overwrites any token, also another installation's newer head.
+        Overwrites any token, also another decision log's newer head.
 
         Raises:
             StateConflictError: the former owner has gone past `number`.

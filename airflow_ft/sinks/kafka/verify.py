@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -120,8 +121,8 @@ def _verify(
             notes.append("the topic is compacted: records replaced by a newer one of their key count as missing")
         if rows.repeated and (whole := _read_whole(delivered, window)):
             notes.append(
-                f"partition {', '.join(map(str, whole[:8]))} was read from its beginning, because the checkpoint before"
-                " wrote nothing there: equal rows of earlier checkpoints count as repeated"
+                f"partition {', '.join(map(str, whole[:8]))} was read from its beginning, because no proof of an"
+                " earlier checkpoint names it: equal rows of earlier checkpoints count as repeated"
             )
         differences = tuple(
             Difference(parts[i][0], parts[i][2].path, count, _samples(rows, *parts[i][1:], look))
@@ -201,8 +202,6 @@ def _window(delivered: Sequence[Delivered], known: _Topic, topic: TopicLimits) -
 
     Offsets of a topic that was deleted say nothing of the one that was recreated.
     """
-    compared = {each.plan.number for each in delivered}
-    first: dict[int, int] = {}
     last: dict[int, int] = {}
     unknown = False
     gone = [each.plan.number for each in delivered if known.is_other(each.proof, topic.name)]
@@ -212,12 +211,7 @@ def _window(delivered: Sequence[Delivered], known: _Topic, topic: TopicLimits) -
             unknown = unknown or (not ends and any(segment.total_rows for segment in each.plan.segments))
             for partition, end in ends.items():
                 last[partition] = max(last.get(partition, 0), end + 1)
-        if each.before is not None and each.before.number in compared:
-            continue
-        before = {} if known.is_other(each.before, topic.name) else _ends(each.before, topic.name)
-        for partition in range(topic.partitions):
-            begin = before.get(partition, -1) + 1
-            first[partition] = min(first.get(partition, begin), begin)
+    first = _begins(min(delivered, key=lambda each: each.plan.number), known, topic)
     partitions = range(topic.partitions)
     window = {p: (first.get(p, 0), None if unknown else last.get(p, 0)) for p in partitions}
     notes = ["the proofs do not name all offsets: read to the topic's end"] if unknown else []
@@ -225,6 +219,23 @@ def _window(delivered: Sequence[Delivered], known: _Topic, topic: TopicLimits) -
         numbers = f"checkpoint {gone[0]}" if len(gone) == 1 else f"checkpoints {gone[0]} to {gone[-1]}"
         notes.append(f"{numbers} went into a topic that was deleted since, and recreated: these rows count as missing")
     return window, notes
+
+
+def _begins(oldest: Delivered, known: _Topic, topic: TopicLimits) -> dict[int, int]:
+    """Return the offset behind the newest earlier delivery into each partition, as far as proofs name it.
+
+    A proof that does not name all offsets may hide a partition, so the search ends there.
+    """
+    begins: dict[int, int] = {}
+    for proof in chain(() if oldest.before is None else (oldest.before,), oldest.earlier()):
+        if known.is_other(proof, topic.name):
+            break
+        for partition, end in _ends(proof, topic.name).items():
+            begins.setdefault(partition, end + 1)
+        named = sum(end["records"] for topics in _partitions(proof).values() for end in topics.values())
+        if named != sum(proof.counts.values()) or len(begins) >= topic.partitions:
+            break
+    return begins
 
 
 def _read_whole(delivered: Sequence[Delivered], window: Window) -> list[int]:
@@ -236,8 +247,13 @@ def _read_whole(delivered: Sequence[Delivered], window: Window) -> list[int]:
 
 def _ends(proof: Proof | None, topic: str) -> Mapping[int, int]:
     """The offset of the last record by partition; empty when it is not known, or nothing was sent."""
-    partitions = proof.detail.get("partitions", {}).get(topic, {}) if proof is not None else {}
+    partitions = _partitions(proof).get(topic, {}) if proof is not None else {}
     return {int(partition): int(end["last_offset"]) for partition, end in partitions.items()}
+
+
+def _partitions(proof: Proof) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
+    found: Mapping[str, Mapping[str, Mapping[str, int]]] = proof.detail.get("partitions", {})
+    return found
 
 
 def _read(clients: KafkaClients, group: str, topic: str, window: Window, rows: Multiset, look: _Look) -> int:

@@ -69,7 +69,7 @@ def announce(
 
     Raises:
         FencedError: the head is newer.
-        ForeignOwnerError: the head belongs to another installation.
+        ForeignOwnerError: the head belongs to another decision log.
         StoreBehindSinkError: the head is gone, though it was there.
         SinkUnavailableError: the lock on the head was not had within `limits.head_wait` seconds.
     """

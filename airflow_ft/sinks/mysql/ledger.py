@@ -27,7 +27,7 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 WHOLE = ""  # the marker of the whole number, also where branches have markers of their own
 
 _NO_NEWER = " AND installation = ? AND (epoch < ? OR (epoch = ? AND attempt <= ?))"
-"""The head of an installation, unless it is newer than an epoch and a rank."""
+"""The head of a decision log, unless it is newer than an epoch and a rank."""
 _PLACE = "number = ? AND branch = ?"
 
 
@@ -143,7 +143,7 @@ class Ledger(SqlLedger):
         return self._raise(fence, nonce, fence.installation) == 1
 
     def shut_out(self, fence: Fence, owner: str) -> None:
-        """Raise the head's rank to the fence while it still names `owner`, so that installation can no longer write.
+        """Raise the head's rank to the fence while it still names `owner`, so that decision log can no longer write.
 
         Does nothing if the head is newer, or no longer `owner`'s.
         """

@@ -61,7 +61,7 @@ class Listed:
 
 
 def owner_of(ledger: Ledger, installation: str) -> str:
-    """Return the owner hash of an installation's branches."""
+    """Return the owner hash of a decision log's branches."""
     return prepared.owner_of(installation, ledger.pipeline, ledger.participant)
 
 

@@ -158,7 +158,7 @@ def end_branch_sessions(session: Session, fence: Fence, participant: str, branch
 
 
 def end_older_sessions(session: Session, fence: Fence, participant: str, installation: str) -> None:
-    """End the sessions that older attempts of an installation left, since they may hold locks.
+    """End the sessions that older attempts of a decision log left, since they may hold locks.
 
     Never ends a session whose attempt is not older. The server requires the same user, or pg_signal_backend.
     """

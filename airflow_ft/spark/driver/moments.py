@@ -30,3 +30,8 @@ class Moment(NamedTuple):
         """
         step = now.answered - self.read - (now.at - self.at).total_seconds()
         return self.at - timedelta(seconds=max(0.0, step))
+
+    def earliest_until(self, at: datetime) -> datetime:
+        """As `earliest`, until the log's time `at`, which this process has just received."""
+        answered = time.monotonic()
+        return self.earliest(Moment(at, answered, answered))

@@ -291,7 +291,7 @@ class Publisher:
             raise self._seal_error(now, error) from error
         position = self._position(now.batch)
         require_proven(self._request.wal_root, segment, position)
-        as_of = None if now.as_of is None else now.as_of.earliest(Moment.now(self._store))
+        as_of = None if now.as_of is None else now.as_of.earliest_until  # of the write's own time: no further request
         # One conditional write. Refused or unanswered: it is not repeated, the attempt ends (I5). The next attempt, or
         # the next owner's epoch, settles a write that is still on its way.
         self._store.publish(

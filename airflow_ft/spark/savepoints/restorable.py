@@ -51,7 +51,7 @@ def examine_former(store: QueryLog, uri: str, savepoint: Savepoint, name: str, l
         why = (
             f"{was} is already its name"
             if was == name
-            else "it belongs to another installation, which could still run it"
+            else "it belongs to another decision log, which could still run it"
         )
         raise ConfigurationError(
             f"the savepoint {uri} is of pipeline {was}, which cannot be renamed: {why}.",
@@ -117,7 +117,7 @@ def require_known(
                 head, new = sink.head(was), sink.head(name)
             if new is not None and new.installation != store.installation:
                 raise StateConflictError(
-                    f"{planned.name} has checkpoints of a pipeline {name} of installation {new.installation}.",
+                    f"{planned.name} has checkpoints of a pipeline {name} of the decision log {new.installation}.",
                     code="foreign_owner",
                     remedy="Give another name (--pipeline).",
                     pipeline=was,
@@ -166,10 +166,10 @@ def examine(
     has_own = confirmed is not None or row.last_published > 0
     former = None if has_own else row.former
     if not has_own and (former is None or (rename and former.pipeline == savepoint.pipeline)):
-        return ()  # it has nothing of its own: a copy, under another name or in another installation
+        return ()  # it has nothing of its own: a copy, under another name or in another decision log
     known = name if former is None else former.pipeline
     if savepoint.pipeline != known or savepoint.installation != store.installation:
-        of = f"of pipeline {savepoint.pipeline}" if savepoint.pipeline != known else "of another installation"
+        of = f"of pipeline {savepoint.pipeline}" if savepoint.pipeline != known else "of another decision log"
         has = (
             "has checkpoints of its own" if former is None else f"continues after checkpoint {former.number} of {known}"
         )

@@ -183,7 +183,7 @@ def restore(
             with writing(root, name):
                 register(store, root, name)
                 copied = _copied(uri, savepoint, root, name, epoch)
-                if is_foreign:  # its number is one of that installation
+                if is_foreign:  # its number is one of that decision log
                     note_written_again(copied, None)
                 if passed and later is Later.CONTINUE:
                     _plan(store, savepoint, copied, base, passed[-1])

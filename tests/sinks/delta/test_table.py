@@ -428,7 +428,7 @@ def test_the_app_transaction_alone_does_not_let_a_stranger_in(tmp_path: Path) ->
         world.prepare(world.plan())
 
 
-def test_another_installation_takes_over_behind_a_tombstone(tmp_path: Path) -> None:
+def test_another_decision_log_takes_over_behind_a_tombstone(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     world.deliver(world.plan())
     plan = world.plan()

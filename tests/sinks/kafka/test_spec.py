@@ -13,6 +13,8 @@ from airflow_ft.protocol.model import ParticipantPlan, Promise
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
+from airflow_ft.sinks.kafka.participant import open_participant
+from airflow_ft.wal import open_wal
 from tests.raising import raises
 
 
@@ -124,12 +126,12 @@ def without_second_client(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_second_client")
-def test_the_strategy_held_is_refused_without_kafka_python() -> None:
-    """The error comes when the DAG is parsed, not in a run."""
-    with raises(ConfigurationError, "package_missing", package="kafka-python") as caught:
-        KafkaSink(topic="alerts", strategy="held")
-    assert caught.error is not None and "airflow-ft[held]" in caught.error.remedy
-    assert KafkaSink(topic="alerts").strategy == "transaction"
+def test_the_strategy_held_is_not_opened_without_kafka_python() -> None:
+    """`tests/sinks/test_registry.py` has the error when a DAG is parsed."""
+    plan = ParticipantPlan("kafka_default", "kafka", "held", Promise.TWO_PHASE, 0, {"alerts": {"topic": "alerts"}})
+    connection = ConnectionInfo("kafka_default", "kafka", extra={"bootstrap.servers": "127.0.0.1:1"})
+    with raises(ConfigurationError, "package_missing", packages=["kafka-python"], extras=["held"]):
+        open_participant(plan, connection, open_wal())
 
 
 @pytest.mark.usefixtures("without_second_client")

@@ -80,14 +80,20 @@ def test_what_kafka_chose_is_no_difference(
     assert missing(tmp_path, monkeypatch, table(partitions, times), records) == found
 
 
-def test_a_partition_read_from_its_beginning_is_known() -> None:
-    def proof(number: int, partition: int) -> Proof:
-        detail = {"partitions": {"orders": {str(partition): {"last_offset": 0}}}}
-        return Proof("cluster", number, Outcome.COMMITTED, "d", 1, {}, detail)
+def test_a_partition_is_read_behind_the_newest_earlier_record() -> None:
+    def proof(number: int, *partitions: int, rows: int | None = None) -> Proof:
+        ends = {str(partition): {"records": 1, "last_offset": number} for partition in partitions}
+        counts = {"orders": len(partitions) if rows is None else rows}
+        return Proof("cluster", number, Outcome.COMMITTED, "d", 1, counts, {"partitions": {"orders": ends}})
 
     topic = TopicLimits("orders", 2, 1, 1, 0, True)
-    plan = Plan("p", "i", 3, (), (), None, ())
-    for predecessor, noted in ((0, 1), (1, 0)):
-        delivered = [Delivered(plan, proof(3, 1), proof(2, predecessor))]
+    plan = Plan("p", "i", 9, (), (), None, ())
+    for earlier, begin in (
+        ((proof(8, 1),), 9),
+        ((proof(8, 0), proof(7), proof(6, 1), proof(5, 1)), 7),
+        ((proof(8, 0), proof(7, 0)), 0),
+        ((proof(8, 0), proof(7, 0, rows=2), proof(6, 1)), 0),  # the other record may be in partition 1
+    ):
+        delivered = [Delivered(plan, proof(9, 1), earlier[0], earlier=lambda found=earlier: found[1:])]  # type: ignore[misc]
         window, _ = verify._window(delivered, verify._Topic(topic, ""), topic)
-        assert window[1] == (1 - noted, 1) and verify._read_whole(delivered, window) == [1] * noted
+        assert window[1] == (begin, 10) and verify._read_whole(delivered, window) == [1] * (begin == 0)

@@ -485,7 +485,7 @@ def test_the_number_delivered_last_outlives_its_marker(make: Make) -> None:
 
 
 def left_prepared(world: World) -> Plan:
-    """Number 1 is delivered, and number 2 prepared, by an installation that is lost."""
+    """Number 1 is delivered, and number 2 prepared, by a decision log that is lost."""
     world.deliver(world.plan())
     plan = world.plan()
     world.prepare(plan)
