@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, rendered_store
 from airflow_ft.pipeline.runs import standard_utc
 from airflow_ft.protocol.arguments import check_type, wrong
-from airflow_ft.protocol.errors import AirflowFtError, TransientError
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, TransientError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,6 +38,7 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
 
     operator_extra_links = (PipelineLink(),)
     ui_color = "#e8f4ea"
+    expanded_to_none: Sequence[str] = ()
 
     def __init__(self, *, store: str | None = None, deferrable: bool | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -83,6 +84,7 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
         a first look, the sensor waits through an outage of the log, as in the triggerer.
         """
         try:
+            self._require_items()
             with closing(open_configured_store(rendered_store(self._written_store, self.store))) as store:
                 opened = self.look(context, store)
         except AirflowFtError as error:
@@ -95,6 +97,18 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
         if opened is None and self.deferrable:
             self.defer(trigger=self.trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
         return PokeReturnValue(is_done=opened is not None, xcom_value=opened)
+
+    def _require_items(self) -> None:
+        """ConfigurationError if `expand` has the item None for a condition: without one the sensor waits for less."""
+        for name in self.expanded_to_none:
+            if not {name, f"{name}_of_run"}.isdisjoint(self.template_fields):
+                raise ConfigurationError(
+                    f"{name} is None for this map index of {self.task_id}.",
+                    code="template_without_value",
+                    remedy=f"Give a value of {name} for each map index in `expand`, or leave the map index out.",
+                    argument=name,
+                    value="None",
+                )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The trigger's event is the result."""

@@ -233,6 +233,22 @@ def test_a_condition_without_a_value_is_no_other_condition(argument: str, found:
         operator.poke(run_context("manual"))
 
 
+def expanded(operator: type, kept: dict[str, Any], item: dict[str, Any]) -> Any:
+    """The task of a map index that gets this item, as Airflow makes it."""
+    with DAG("d", schedule=None):
+        return operator.partial(task_id="t", **kept).expand_kwargs([item]).unmap(item)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("argument", ["number", "as_of", "after", "suffix", "store"])
+def test_an_item_none_is_no_missing_condition(argument: str, tmp_path: Path) -> None:
+    kept = {"pipeline": PIPELINE, "store": f"sqlite:///{tmp_path}/ft.db"}
+    with raises(AirflowFailException, "template_without_value", argument=argument, value="None"):
+        kept_others = {name: value for name, value in kept.items() if name != argument}
+        expanded(CheckpointSensor, kept_others, {argument: None}).poke(run_context("manual"))
+    absent = expanded(CheckpointSensor, kept | {"number": None}, {})
+    assert not absent.poke(run_context("manual")).is_done, "an item that has no such key names no condition"
+
+
 @pytest.mark.parametrize("found", [None, "None"])
 def test_a_store_without_a_value_is_not_the_default(
     found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
