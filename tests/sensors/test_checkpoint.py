@@ -149,6 +149,34 @@ def test_a_test_run_does_not_wait_for_its_own_rows(tmp_path: Path) -> None:
     assert not other.poke(context).is_done, "a real run may still confirm it"
 
 
+def rehearsing(given: Any) -> tuple[CheckpointSensor, Any, Any]:
+    """A sensor beside its pipeline, and one beside a group of streams."""
+    with DAG("d", schedule=None):
+        CheckpointedPipeline(spec(PIPELINE, dry_run=given))
+        StreamGroupOperator(task_id="g", streams=[spec("a", streaming=True), spec("b", streaming=True, dry_run=given)])
+        return sensor(), sensor(task_id="a", pipeline="a"), sensor(task_id="other", dag_id="d", run_id="another")
+
+
+@pytest.mark.parametrize("given", [True, "{{ params.dry_run }}"])
+def test_a_dry_run_does_not_wait_for_its_own_rows(given: Any, tmp_path: Path) -> None:
+    World(tmp_path).stage(1)
+    context = {**run_context("manual"), "params": {"dry_run": True}}
+    beside, of_group, other = rehearsing(given)
+    for operator in (beside, of_group, other):
+        operator.store = f"sqlite:///{tmp_path}/ft.db"
+    for operator in (beside, of_group):
+        with pytest.raises(AirflowSkipException):
+            operator.poke(context)
+    assert not other.poke(context).is_done, "a real run may still confirm it"
+
+
+@pytest.mark.parametrize("given", [False, "{{ params.dry_run }}", "{{ 'perhaps' }}"])
+def test_a_real_run_waits_for_its_rows(given: Any, tmp_path: Path) -> None:
+    for operator in rehearsing(given):
+        operator.store = f"sqlite:///{tmp_path}/ft.db"
+        assert not operator.poke({**run_context("manual"), "params": {"dry_run": False}}).is_done
+
+
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_the_point_of_the_first_look_does_not_move(deferrable: bool, tmp_path: Path) -> None:
     world = World(tmp_path)
