@@ -330,6 +330,31 @@ def test_a_sensor_that_waits_outlives_an_outage(mode: str, tmp_path: Path, monke
     assert operator.poke(context).is_done
 
 
+@pytest.mark.parametrize("mode", ["poke", "reschedule"])
+def test_an_outage_is_logged_when_it_begins_and_ends(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    World(tmp_path).stage(1)
+    operator = sensor(number=1, store=f"sqlite:///{tmp_path}/ft.db", mode=mode)
+    context = run_context("manual")
+
+    def look() -> list[str]:
+        nonlocal operator
+        capsys.readouterr()
+        assert not operator.poke(context).is_done
+        if mode == "reschedule":  # each look is in another process
+            operator, context["task_reschedule_count"] = sensor(number=1, store=operator.store, mode=mode), 1
+        said = capsys.readouterr().out
+        return [each for each in ("did not answer", "answers again") if each in said]
+
+    assert look() == []
+    for _ in range(2):  # outages
+        with monkeypatch.context() as patch:
+            patch.setattr("airflow_ft.sensors.base.open_configured_store", _away)
+            assert [look(), look(), look()] == [["did not answer"], [], []]
+        assert [look(), look()] == [["answers again"], []]
+
+
 def _away(_: object) -> Any:
     raise StoreUnavailableError("it restarts.")
 
