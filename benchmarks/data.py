@@ -1,7 +1,7 @@
 """The rows that everything is measured with, with a checksum over whole rows: made by code, and real flights.
 
 The checksum is the sum over all rows of the CRC-32 of the row's text. It is computed here from the Arrow columns, and
-for a sink from what is there: a lost, doubled or changed row, or values that changed places, change it.
+for a sink from what is there: a lost, duplicated or changed row, or values that changed places, change it.
 """
 
 from __future__ import annotations

@@ -17,18 +17,21 @@ from airflow_ft.operators.place import names_of
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store
 from airflow_ft.pipeline.runs import is_process_of, judged
+from airflow_ft.pipeline.templates import declared_name
 from airflow_ft.protocol.argument_names import arguments_by_name
 from airflow_ft.protocol.arguments import (
     check_length_of_time,
     check_texts,
     check_type,
+    is_late_anywhere,
     is_template,
     shown,
     standard_time,
     wrong,
 )
-from airflow_ft.protocol.errors import AirflowFtError, FoundProblemsError
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, FoundProblemsError
 from airflow_ft.protocol.judging import judge
+from airflow_ft.protocol.lookup import known_text
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.problems import URGENT, Problem, problems
 
@@ -45,7 +48,7 @@ class ProblemNotifier(BaseNotifier):
     """Look for problems in the decision log, and pass each one on; without problems send nothing.
 
     As the `on_failure_callback` of a pipeline's tasks it reports that pipeline, as that of `RecoverAllOperator` all
-    pipelines. Any notifier of Airflow's providers can send messages; its templates know `problem`::
+    pipelines that it recovers. Any notifier of Airflow's providers can send messages; its templates know `problem`::
 
         ProblemNotifier(SmtpNotifier(to="ops@example.com", subject="{{ problem.headline }}", html_content="..."))
 
@@ -90,6 +93,11 @@ class ProblemNotifier(BaseNotifier):
         for name, names in (("pipelines", pipelines), ("conditions", conditions)):
             if names is not None:
                 check_texts(name, names if isinstance(names, str) or not isinstance(names, Collection) else [*names])
+        if pipelines is not None and not pipelines:  # it would report nothing, as below
+            raise wrong("pipelines", shown(pipelines), "Name a pipeline, or leave pipelines out for all.")
+        for name, given in (("pipelines", [*(pipelines or ())]), ("store", store)):
+            if is_late_anywhere(given):
+                raise wrong(name, shown(given), f"Give {name} without Jinja: a notifier does not render it.")
         for name, value in (("late_after", late_after), ("patience", patience)):
             check_length_of_time(name, value)
         wanted = [str(each).upper() for each in conditions or URGENT]
@@ -124,6 +132,7 @@ class ProblemNotifier(BaseNotifier):
 
     def _problems(self, context: Context) -> list[Problem]:
         with closing(open_configured_store(self.store)) as store:
+            self._warn_of_unknown(store)
             return list(
                 problems(
                     store,
@@ -134,6 +143,13 @@ class ProblemNotifier(BaseNotifier):
                     lambda found: [_as_failed(each, context) for each in _judged(found, context)],
                 )
             )
+
+    def _warn_of_unknown(self, store: OverviewOperations) -> None:
+        """Log names that the decision log lacks. It is no error: a new pipeline may not have run yet."""
+        if self.pipelines is not None:
+            known = [each.name for each in store.overviews()]
+            for name in {*self.pipelines} - {*known}:
+                log.warning("%s: not watched: the decision log has no such pipeline. %s", name, known_text(known, name))
 
     def _unexplained(self, context: Context, found: Collection[Problem]) -> list[Problem]:
         """Return the task's own error, as far as the decision log does not know it.
@@ -209,9 +225,16 @@ def _of_error(error: AirflowFtError) -> Problem:
 def _rendered_names(task: Any) -> list[str] | None:
     """Return the pipelines that the task names, [] if it has none; None: a name is not rendered yet."""
     own = [each for each in names_of(task) if isinstance(each[0], str)]
-    if any(suffix is not None or is_template(name) for name, suffix in own):
+    if not own and (several := getattr(task, "pipelines", None)):  # of a barrier, or of a recovery
+        return None if is_late_anywhere(several) else [*several]
+    try:
+        # A sensor that returns from the triggerer has name and suffix apart.
+        whole = [declared_name(name, suffix) for name, suffix in own]
+    except ConfigurationError:
         return None
-    return [name for name, _ in own]
+    if any(left is not None or is_template(name) for name, left in whole):
+        return None
+    return [name for name, _ in whole]
 
 
 def _unstored(error: BaseException, names: Sequence[str] | None, context: Context) -> Problem:

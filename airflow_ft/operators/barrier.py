@@ -14,7 +14,7 @@ from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline.barriers import check_pipelines
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, rendered_store
 from airflow_ft.pipeline.runs import refuse_test_run, task_of
-from airflow_ft.pipeline.templates import require_value
+from airflow_ft.pipeline.templates import require_filled
 from airflow_ft.protocol.arguments import check_barrier, is_late_anywhere, is_template
 from airflow_ft.protocol.errors import AirflowFtError
 
@@ -55,7 +55,7 @@ class InjectBarrierOperator(BaseOperator, metaclass=NamedArguments):
         try:
             refuse_test_run(context)
             check_pipelines(self.pipelines)
-            require_value("barrier", self._written, self.barrier)
+            require_filled("barrier", self._written, self.barrier)
             with closing(open_configured_store(rendered_store(self._written_store, self.store))) as store:
                 found = store.inject(check_barrier(self.barrier), self.pipelines, task_of(context))
         except AirflowFtError as error:

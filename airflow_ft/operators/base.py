@@ -234,16 +234,11 @@ class CheckpointOperator(BaseOperator, metaclass=NamedArguments):
         if not {"recover", "stage"} <= set(found):
             return ""
         recover, stage = found["recover"], found["stage"]
-        ids = stage.get_flat_relative_ids(upstream=True) & recover.get_flat_relative_ids(upstream=False)
-        between = [task for task in beside if task.task_id in ids]
-        own = [task.task_id for task in (recover, *between) if isinstance(task, CheckpointOperator)]
-        others = [task.task_id for task in between if task.task_id not in own]
-        last = {
-            task.task_id: isinstance(task, SkipMixin)
-            for task in beside
-            if task.task_id in stage.upstream_task_ids and not isinstance(task, CheckpointOperator)
-        }
-        if not set(last) & set(others) or not stage_was_skipped(run, stage.task_id, own, others, last):
+        authors = {task.task_id: task for task in beside if not isinstance(task, CheckpointOperator)}
+        last = {each: isinstance(task, SkipMixin) for each, task in authors.items() if each in stage.upstream_task_ids}
+        between = stage.get_flat_relative_ids(upstream=True) & recover.get_flat_relative_ids(upstream=False)
+        own = {recover.task_id, *between} - authors.keys()
+        if between.isdisjoint(last) or not stage_was_skipped(run, stage.task_id, own, between - own, last):
             return ""
         return f"{stage.task_id} because of {', '.join(sorted(last))}"
 

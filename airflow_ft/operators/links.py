@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
+from airflow_ft.protocol.arguments import is_late_anywhere
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
@@ -28,5 +30,9 @@ class PipelineLink(BaseOperatorLink):
         """Path below that of the API server; "" when the pipeline is not known."""
         if getattr(operator, "pipelines", ()):
             return PAGE
-        pipeline = getattr(operator, "pipeline", "")
-        return f"{PAGE}?pipeline={quote(pipeline)}" if pipeline else ""
+        pipeline, suffix = getattr(operator, "pipeline", ""), getattr(operator, "suffix", None)
+        if not isinstance(pipeline, str) or not pipeline or is_late_anywhere([pipeline, suffix]):
+            return ""  # rendering has failed
+        # A sensor that returns from the triggerer is rendered again, and has the two parts.
+        name = pipeline if suffix is None else f"{pipeline}-{suffix}"
+        return f"{PAGE}?pipeline={quote(name)}"

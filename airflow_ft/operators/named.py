@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class NamedArguments(BaseOperatorMeta):
-    """Metaclass of operators and sensors. Airflow itself would raise a TypeError without a fix."""
+    """Metaclass of operators and sensors. Airflow itself would raise a TypeError without a fix.
+
+    An operator of a map index has `expanded_to_none`: the arguments for which `expand` has the item None.
+    """
 
     def __init__(cls, *made: Any, **more: Any) -> None:
         super().__init__(*made, **more)
@@ -44,7 +47,7 @@ class NamedArguments(BaseOperatorMeta):
         """
         own, usual = _checked(cls, unnamed, named)
         try:
-            return super().__call__(**named)
+            made = super().__call__(**named)
         except TypeError as error:
             # Only Airflow knows what the default_args of DAG and groups give.
             if "missing" in str(error):
@@ -52,6 +55,9 @@ class NamedArguments(BaseOperatorMeta):
                     if (name in own or name in usual) and name not in named:
                         raise missing_argument(name, cls.__name__) from None
             raise
+        if "_airflow_from_mapped" in named:
+            made.expanded_to_none = [name for name in own if name in named and named[name] is None]
+        return made
 
 
 @raising_at_the_caller
@@ -61,7 +67,8 @@ def _partial(cls: Any, *unnamed: Any, **named: Any) -> OperatorPartial:
     Raises:
         ConfigurationError: an argument has no name, or does not exist, or there is no task_id.
     """
-    _checked(cls, unnamed, named)
+    own, _ = _checked(cls, unnamed, named)
+    named = {name: value for name, value in named.items() if value is not None or name not in own}
     if "task_id" not in named:
         raise missing_argument("task_id", f"{cls.__name__}.partial")
     made: OperatorPartial = vars(BaseOperator)["partial"].__get__(None, cls)(**named)

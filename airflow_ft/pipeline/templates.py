@@ -61,22 +61,44 @@ def require_value(argument: str, written: object, given: object) -> None:
     `written`: as its author wrote it, with Jinja or as the output of a task.
     """
     if is_template(written) and (given is None or _has_none(written, str(given))):
-        raise ConfigurationError(
-            f"{argument} is {written!r}, which is {given!r} in this run.",
-            code="template_without_value",
-            remedy="Give the param, variable or output that it names a value, or correct the name.",
-            argument=argument,
-            value=repr(given),
-        )
+        raise _without_value(argument, written, given)
+
+
+def require_filled(argument: str, written: object, given: object) -> None:
+    """Raise ConfigurationError if an argument, or one of its expressions, became None or an empty text in this run.
+
+    For a text that distinguishes runs. Airflow renders an unknown name as an empty text. Adjacent expressions count as
+    one. A text with statements ({% ... %}) may be empty in parts on purpose.
+    """
+    require_value(argument, written, given)
+    if not isinstance(written, str) or not is_template(written) or "{%" in written:
+        return
+    if _has(re.split(r"(?:\{\{.*?\}\})+", written, flags=re.DOTALL), "", str(given)):
+        raise _without_value(argument, written, given)
+
+
+def _without_value(argument: str, written: object, given: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"{argument} is {written!r}, which is {given!r} in this run.",
+        code="template_without_value",
+        remedy="Give the param, variable or output that it names a value, or correct the name.",
+        argument=argument,
+        value=repr(given),
+    )
 
 
 def _has_none(written: object, text: str) -> bool:
     """Return whether an expression of an argument, as `written`, may have become None in the rendered text."""
     if not isinstance(written, str):
         return text == "None"
-    literals = [glob.escape(each) for each in _JINJA.split(written)]
-    places = range(1, len(literals))
-    return any(fnmatchcase(text, f"{'*'.join(literals[:at])}None{'*'.join(literals[at:])}") for at in places)
+    return _has(_JINJA.split(written), "None", text)
+
+
+def _has(literals: Sequence[str], value: str, text: str) -> bool:
+    """Return whether a text of these literals may have the value between two of them."""
+    escaped = [glob.escape(each) for each in literals]
+    places = range(1, len(escaped))
+    return any(fnmatchcase(text, f"{'*'.join(escaped[:at])}{value}{'*'.join(escaped[at:])}") for at in places)
 
 
 def plain(value: Any) -> Any:

@@ -31,6 +31,7 @@ from airflow_ft.protocol.model import (
     RunKey,
     Segment,
 )
+from airflow_ft.protocol.noting import warn_of_kills
 from airflow_ft.protocol.participant import Expiring, ParticipantFactory
 from airflow_ft.protocol.planning import (
     Delivery,
@@ -175,6 +176,7 @@ class Coordinator(Preparing):
         if checkpoint.votes[participant].proof is not None:
             return checkpoint
         self._require_delivered(earlier, checkpoint, participant)
+        warn_of_kills(self._store, checkpoint, participant)
         attempt = self._store.begin_attempt(self._pipeline, self.epoch, number, participant)
         with self._open(plan, participant) as sink:
             # Only what is decided: before that a refusal aborts, and the rows are computed again.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 
 from airflow_ft.protocol.delivery_log import DeliveryLog, RunLog
 from airflow_ft.protocol.errors import (
@@ -19,7 +20,7 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
 )
 from airflow_ft.protocol.failure import Failure
-from airflow_ft.protocol.model import ParticipantPlan, RunKey
+from airflow_ft.protocol.model import Checkpoint, ParticipantPlan, RunKey
 from airflow_ft.protocol.secrets import without_secrets
 from airflow_ft.protocol.warning import PipelineWarning
 
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 
 _PASSED_OVER = (FencedError, LeaseHeldError, TurnHeldError, StoreUnavailableError)
 """Errors without a note: another run is active and notes its own, or the note could not be stored either."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MANY_KILLS = 3
+"""Attempts in a row without an answer that are worth a warning."""
 
 
 def failure_of(error: BaseException, pipeline: str = "", *, task_id: str = "", try_number: int = 0) -> Failure:
@@ -91,6 +96,33 @@ def note_problem(
         store.record_problem(pipeline, epoch, number, participant, failure_of(error, pipeline))
     except Exception as problem:
         log.debug("the error of %s was not stored:", participant, exc_info=problem)
+
+
+def warn_of_kills(store: DeliveryLog, checkpoint: Checkpoint, participant: str) -> None:
+    """Log a warning if several attempts in a row to commit in this sink have ended without an error or a proof.
+
+    So does a process that the kernel kills. It reads events only after an attempt that had no answer.
+    """
+    vote = checkpoint.votes.get(participant)
+    if vote is None or vote.attempt <= vote.prepared:
+        return
+    silent = 0
+    noted = _EPOCH + timedelta(microseconds=vote.problem.at if vote.problem is not None else 0)
+    for event in store.events(checkpoint.pipeline, checkpoint.number, kinds=("ATTEMPT", "VOTED")):
+        if event.detail["participant"] != participant:
+            continue
+        if event.kind == "VOTED" or event.at <= noted:
+            break
+        silent += 1
+    if silent >= _MANY_KILLS:
+        log.warning(
+            "checkpoint %d: %d attempts to commit it in %s ended without an answer: their processes were killed, or"
+            " could not reach the decision log. If the kernel killed them for memory (`dmesg` shows that), give the"
+            " worker more memory, or run fewer tasks beside this one.",
+            checkpoint.number,
+            silent,
+            participant,
+        )
 
 
 def warn(store: RunLog, pipeline: str, warning: PipelineWarning) -> None:

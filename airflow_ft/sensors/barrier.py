@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.pipeline.barriers import Alignment, BarrierGate, GateStatus, check_pipelines
 from airflow_ft.pipeline.obstacles import Obstacles
 from airflow_ft.pipeline.runs import interval_end, standard_utc
-from airflow_ft.pipeline.templates import require_value
+from airflow_ft.pipeline.templates import require_filled
 from airflow_ft.protocol.arguments import check_barrier, check_type, is_late_anywhere, is_template, shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sensors.base import GateSensor, given_time
@@ -95,7 +95,7 @@ class BarrierSensor(GateSensor):
         """The condition, after rendering. ConfigurationError for what is none."""
         check_pipelines(self.pipelines)
         alignment = _alignment(self.alignment, self.patience)
-        require_value("barrier", self._written, self.barrier)
+        require_filled("barrier", self._written, self.barrier)
         barrier = _barrier(self.barrier)
         if barrier is None:
             dag_run: Any = context["dag_run"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from airflow_ft.operators.named import NamedArguments
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, rendered_store
 from airflow_ft.pipeline.runs import standard_utc
 from airflow_ft.protocol.arguments import check_type, wrong
-from airflow_ft.protocol.errors import AirflowFtError, TransientError
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, TransientError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _KEPT = "airflow_ft_gate"
 """First part of the key under which Airflow keeps the point that the first look fixed."""
+_OUTAGE = "airflow_ft_outage"
+"""Key under which Airflow keeps whether the log has an outage that has not ended."""
 
 
 class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
@@ -38,12 +40,13 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
 
     operator_extra_links = (PipelineLink(),)
     ui_color = "#e8f4ea"
+    expanded_to_none: Sequence[str] = ()
 
     def __init__(self, *, store: str | None = None, deferrable: bool | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_type("deferrable", deferrable, bool, "Give True or False.", optional=True)
         self.store = self._written_store = check_store(store)
-        self._has_looked = False
+        self._has_looked = self._is_away = False
         self.deferrable = _deferrable_by_default() if deferrable is None else deferrable
         if self.deferrable and not self.poke_interval:
             remedy = "Give a number of seconds above 0, or deferrable=False."
@@ -83,18 +86,49 @@ class GateSensor(BaseSensorOperator, metaclass=NamedArguments):
         a first look, the sensor waits through an outage of the log, as in the triggerer.
         """
         try:
+            self._require_items()
             with closing(open_configured_store(rendered_store(self._written_store, self.store))) as store:
                 opened = self.look(context, store)
         except AirflowFtError as error:
             has_waited = self._has_looked or context.get("task_reschedule_count")
             if not isinstance(error, TransientError) or not has_waited:
                 fail(self.log, error, context)
-            self.log.warning("the decision log did not answer; the sensor looks again: %s", error)
+            self._log_outage(context, error)
             return PokeReturnValue(is_done=False)
+        self._log_outage(context, None)
         self._has_looked = True
         if opened is None and self.deferrable:
             self.defer(trigger=self.trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
         return PokeReturnValue(is_done=opened is not None, xcom_value=opened)
+
+    def _log_outage(self, context: Context, error: AirflowFtError | None) -> None:
+        """Log where an outage of the decision log begins and where it ends, not at each look. None: the log answers.
+
+        In the mode "reschedule" each look is another process, so Airflow keeps that an outage was logged.
+        """
+        kept = context.get("task_state_store") if self.reschedule and context.get("task_reschedule_count") else None
+        was_away = self._is_away if kept is None else bool(kept.get(_OUTAGE))
+        if was_away is (error is not None):
+            return
+        if error is not None:
+            self.log.warning("the decision log did not answer; the sensor looks again until it does: %s", error)
+        else:
+            self.log.info("the decision log answers again")
+        self._is_away = error is not None
+        if kept is not None:
+            kept.set(_OUTAGE, self._is_away)
+
+    def _require_items(self) -> None:
+        """ConfigurationError if `expand` has the item None for a condition: without one the sensor waits for less."""
+        for name in self.expanded_to_none:
+            if not {name, f"{name}_of_run"}.isdisjoint(self.template_fields):
+                raise ConfigurationError(
+                    f"{name} is None for this map index of {self.task_id}.",
+                    code="template_without_value",
+                    remedy=f"Give a value of {name} for each map index in `expand`, or leave the map index out.",
+                    argument=name,
+                    value="None",
+                )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The trigger's event is the result."""

@@ -17,7 +17,7 @@ from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.sensors.base import GateSensor, given_time
-from airflow_ft.sensors.implied import implied_gate
+from airflow_ft.sensors.implied import implied_gate, is_dry_run
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
 
 if TYPE_CHECKING:
@@ -140,18 +140,23 @@ class CheckpointSensor(GateSensor):
             self.log.info("waiting for %s", self._gate)
         opened = self._gate.is_open(store, self.pipeline)
         if opened is None:
-            self._skip_in_test(context)
+            self._skip_in_dry_run(context)
             for each in self._obstacles.new(store, [self.pipeline]):
                 self.log.warning("%s", each)
         return opened
 
-    def _skip_in_test(self, context: Context) -> None:
-        """Raise AirflowSkipException in a test run that waits for its own rows: a dry run confirms nothing."""
+    def _skip_in_dry_run(self, context: Context) -> None:
+        """Raise AirflowSkipException if the run whose rows the sensor waits for is its own, and a dry run.
+
+        A dry run confirms nothing.
+        """
         run, own = self._gate.run if self._gate is not None else None, context.get("dag_run")
         if run is None or own is None or run != RunKey(own.dag_id, own.run_id):
             return
         if command := test_command(context):
             raise AirflowSkipException(f"`{command}` makes a dry run, which confirms nothing to wait for")
+        if is_dry_run(self, self._written, context, self.pipeline):
+            raise AirflowSkipException(f"{self.pipeline}: a dry run confirms nothing to wait for")
 
     def trigger(self) -> CheckpointTrigger:
         """Asks what the sensor asks."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.operators.place import names_of, tasks_beside
 from airflow_ft.pipeline.assets import SCHEME
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.pipeline.runs import interval_end
+from airflow_ft.protocol.arguments import truth
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import RunKey
 
 if TYPE_CHECKING:
@@ -45,10 +48,31 @@ def implied_gate(
 
 def _stage_is_behind(task: BaseOperator, written: tuple[object, object], pipeline: str) -> bool | None:
     """Return whether the DAG's stage of the pipeline waits for the sensor; None: the DAG has no visible stage."""
+    found = {stage.task_id for stage in _stages(task, written, pipeline)}
+    return bool(found & task.get_flat_relative_ids(upstream=False)) if found else None
+
+
+def _stages(task: BaseOperator, written: tuple[object, object], pipeline: str) -> list[Any]:
+    """Return the DAG's stages of the pipeline."""
     names = (written, (pipeline, None))
     stages = [other for other in tasks_beside(task) if getattr(other, "role", "") == "stage"]
-    found = {stage.task_id for stage in stages if any(each in names for each in names_of(stage))}
-    return bool(found & task.get_flat_relative_ids(upstream=False)) if found else None
+    return [stage for stage in stages if any(each in names for each in names_of(stage))]
+
+
+def is_dry_run(task: BaseOperator, written: tuple[object, object], context: Context, pipeline: str) -> bool:
+    """Return whether the DAG's stage of the pipeline makes a dry run in this run, as far as the sensor can render that.
+
+    One stream with `dry_run` makes its whole group a dry run.
+    """
+    for stage in _stages(task, written, pipeline):
+        for spec in getattr(stage, "specs", None) or (stage.spec,):
+            given = spec.dry_run
+            if isinstance(given, str):
+                given = task.render_template(given, context)
+            with suppress(ConfigurationError):  # the stage fails with it
+                if truth("dry_run", given):
+                    return True
+    return False
 
 
 def _is_registered(store: ReadingOperations, pipeline: str, dag_run: Any) -> bool:

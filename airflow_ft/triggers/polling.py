@@ -17,6 +17,8 @@ T = TypeVar("T")
 class Logger(Protocol):
     """A logger of `logging` or of structlog."""
 
+    def info(self, msg: str, /, *args: Any) -> Any: ...
+
     def warning(self, msg: str, /, *args: Any) -> Any: ...
 
 
@@ -28,14 +30,17 @@ async def poll(
     `threads`: those of the decision log that is asked (`airflow_ft.triggers.shared`), so that one that hangs takes none
     of those that other triggers need; None: the event loop's.
 
-    A TransientError (the decision log restarts, for example) is logged and asked again: waiting is all that a
-    trigger does. Whatever else is raised fails the trigger, and so its task.
+    A TransientError (the decision log restarts, for example) is logged once until an answer comes, and asked again:
+    waiting is all that a trigger does. Whatever else is raised fails the trigger, and so its task.
     """
     warned = False
     while True:
         try:
             # Not thread-sensitive: one slow question must not hold up those of other triggers.
-            if answer := await sync_to_async(question, thread_sensitive=False, executor=threads)():
+            answer = await sync_to_async(question, thread_sensitive=False, executor=threads)()
+            if warned:
+                log.info("the decision log answers again")
+            if answer:
                 return answer
             warned = False
         except TransientError as error:

@@ -43,7 +43,7 @@ class Totals:
     kills: int = 0
     rounds_wrong: int = 0
     missing: collections.Counter[str] = field(default_factory=collections.Counter)
-    doubled: collections.Counter[str] = field(default_factory=collections.Counter)
+    duplicated: collections.Counter[str] = field(default_factory=collections.Counter)
     seconds: list[float] = field(default_factory=list)
 
 
@@ -143,10 +143,10 @@ class Bench:
         wrong = False
         for sink, counts in found.items():
             missing = sum(1 for number in range(self.rows) if number not in counts)
-            doubled = sum(count - 1 for count in counts.values())
+            duplicated = sum(count - 1 for count in counts.values())
             totals.missing[sink] += missing
-            totals.doubled[sink] += doubled
-            wrong = wrong or bool(missing or doubled)
+            totals.duplicated[sink] += duplicated
+            wrong = wrong or bool(missing or duplicated)
         totals.rounds_wrong += wrong
         self.mysql.sql(f"DROP TABLE {self.table}", DATABASE)
         shutil.rmtree(self.folder / f"round-{self.round}")
@@ -213,14 +213,14 @@ def main() -> int:
                 bench.judge(totals)
                 say(
                     f"{name}: kill {totals.kills} after {moment:.1f} s: in all"
-                    f" {sum(totals.doubled.values()):,} doubled, {sum(totals.missing.values()):,} missing"
+                    f" {sum(totals.duplicated.values()):,} duplicated, {sum(totals.missing.values()):,} missing"
                 )
     say(f"\n{options.kills} kills each, {options.rows:,} rows a round, seed {options.seed}")
-    say(f"{'':18}{'kills':>7}{'rounds wrong':>14}{'doubled MySQL':>15}{'Kafka':>9}{'missing MySQL':>15}{'Kafka':>9}")
+    say(f"{'':18}{'kills':>7}{'rounds wrong':>14}{'duplicated MySQL':>18}{'Kafka':>9}{'missing MySQL':>15}{'Kafka':>9}")
     for name, totals in totals_by_program.items():
-        doubled, missing = totals.doubled, totals.missing
+        duplicated, missing = totals.duplicated, totals.missing
         say(
-            f"{name:18}{totals.kills:7}{totals.rounds_wrong:14}{doubled['MySQL']:15,}{doubled['Kafka']:9,}"
+            f"{name:18}{totals.kills:7}{totals.rounds_wrong:14}{duplicated['MySQL']:18,}{duplicated['Kafka']:9,}"
             f"{missing['MySQL']:15,}{missing['Kafka']:9,}"
         )
     return 1 if totals_by_program["airflow-ft"].rounds_wrong else 0

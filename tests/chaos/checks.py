@@ -1,7 +1,7 @@
 """The invariants as a stranger can check them: pure functions over what was read outside.
 
-Each returns sentences, none when the invariant holds. That rows are neither lost nor doubled, that both sinks hold the
-same computation of a row (I1) and each late flight is in both (I3) is the judge's part (`tools.demo.judge`).
+Each returns sentences, none when the invariant holds. That rows are neither lost nor duplicated, that both sinks hold
+the same computation of a row (I1) and each late flight is in both (I3) is the judge's part (`tools.demo.judge`).
 """
 
 from __future__ import annotations

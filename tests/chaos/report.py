@@ -34,7 +34,7 @@ class Report:
     missed: int = 0
     flights: int = 0
     lost: int = 0
-    doubled: int = 0
+    duplicated: int = 0
     foreign: int = 0
     judged: bool = False
     checkpoints: int = 0
@@ -71,7 +71,7 @@ class Report:
             ("flights loaded", f"{self.flights:,}"),
             ("checkpoints", f"{self.checkpoints} confirmed in {self.deliveries} deliveries"),
             ("lost", f"{self.lost:,}"),
-            ("doubled", f"{self.doubled:,}"),
+            ("duplicated", f"{self.duplicated:,}"),
             ("foreign", f"{self.foreign:,}"),
             ("recovery", f"median {self._recovery(statistics.median)} s, worst {self._recovery(max)} s"),
             ("seconds", f"{self.seconds:.0f}"),
@@ -83,7 +83,7 @@ class Report:
         hazards = "".join(f"  {name:<34} {outcome}\n" for name, outcome in self.hazards)
         rule = "-" * 110
         if self.exact:
-            result = "EXACT: nothing lost, nothing doubled, invariants I1 to I6 hold."
+            result = "EXACT: nothing lost, nothing duplicated, invariants I1 to I6 hold."
         else:
             found = list(self.violations) or ["not all kills were done" if not self.interrupted else "interrupted"]
             result = "NOT EXACT:\n" + "\n".join(f"  - {violation}" for violation in found[:20])

@@ -233,7 +233,7 @@ class Chaos:
         """The multisets of everything that was loaded, by a process of its own."""
         verdict = self.world.judge()
         self.report.lost = verdict["mysql"]["missing"] + verdict["kafka"]["missing"]
-        self.report.doubled = verdict["mysql"]["duplicates"] + verdict["kafka"]["duplicates"]
+        self.report.duplicated = verdict["mysql"]["duplicates"] + verdict["kafka"]["duplicates"]
         self.report.foreign = verdict["mysql"]["foreign"] + verdict["kafka"]["foreign"]
         self.report.judged = True
         if not verdict["exact"]:

@@ -201,7 +201,7 @@ def test_the_same_rows_in_every_sink_are_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "lost", "doubled", "what"),
+    ("change", "lost", "duplicated", "what"),
     [
         (lambda rows: rows[1:], 1, 0, "I2: sink b lacks 1 rows"),
         (lambda rows: [*rows, rows[0]], 0, 1, "I2: sink b has 1 rows too many"),
@@ -211,10 +211,10 @@ def test_the_same_rows_in_every_sink_are_exact() -> None:
     ],
 )
 def test_the_judge_finds_each_kind_of_deviation_in_a_sink(
-    change: Callable[[list[tuple[int, int]]], list[tuple[int, int]]], lost: int, doubled: int, what: str
+    change: Callable[[list[tuple[int, int]]], list[tuple[int, int]]], lost: int, duplicated: int, what: str
 ) -> None:
     verdict = compare(IDS, {"a": ROWS, "b": change(ROWS)})
-    assert (verdict.lost, verdict.doubled) == (lost, doubled)
+    assert (verdict.lost, verdict.duplicated) == (lost, duplicated)
     assert any(problem.startswith(what) for problem in verdict.problems), verdict.problems
 
 
@@ -260,7 +260,7 @@ def test_a_report_is_exact_only_when_all_was_done_and_judged() -> None:
         replace(right, wanted=2),
         replace(right, violations=["I2: lost"]),
         replace(right, interrupted=True),
-        replace(right, struck=[one, replace(one, outcome="doubled")]),
+        replace(right, struck=[one, replace(one, outcome="duplicated")]),
     ):
         assert not spoiled.exact
         assert "NOT EXACT" in str(spoiled)

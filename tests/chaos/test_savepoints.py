@@ -33,12 +33,12 @@ def test_the_judge_accepts_rows_that_continue_from_a_savepoint() -> None:
     [
         (lambda rows: rows[1:], "does not go on at"),
         (lambda rows: [row for row in rows if row[0] != 30], "does not go on at"),
-        (lambda rows: [*rows, (*rows[5][:3], 0.7)], "1 are doubled"),
+        (lambda rows: [*rows, (*rows[5][:3], 0.7)], "1 are duplicated"),
         (lambda rows: [(0, 0, 9, 0.5), *rows], "does not go on at"),
         (lambda rows: [(n, k, place - (k == 3), r) for n, k, place, r in rows], "the places of key 3 do not go on"),
         (lambda rows: [(n, k, place + (k == 3), r) for n, k, place, r in rows], "the places of key 3 do not go on"),
     ],
-    ids=["left out at the start", "left out", "doubled", "from before the savepoint", "older state", "newer state"],
+    ids=["left out at the start", "left out", "duplicated", "from before the savepoint", "older state", "newer state"],
 )
 def test_what_is_wrong_in_a_piece_is_told(damage: object, words: str) -> None:
     assert callable(damage)

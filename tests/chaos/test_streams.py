@@ -30,13 +30,13 @@ def test_the_judge_accepts_each_row_once_in_both_sinks() -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda rows: rows[1:], "1 lost, 0 doubled, 0 foreign"),
-        (lambda rows: [*rows, rows[5]], "0 lost, 1 doubled, 0 foreign"),
-        (lambda rows: [*rows, (SENT, 0, 1, 0.5)], "0 lost, 0 doubled, 1 foreign"),
+        (lambda rows: rows[1:], "1 lost, 0 duplicated, 0 foreign"),
+        (lambda rows: [*rows, rows[5]], "0 lost, 1 duplicated, 0 foreign"),
+        (lambda rows: [*rows, (SENT, 0, 1, 0.5)], "0 lost, 0 duplicated, 1 foreign"),
         (lambda rows: [(n, k, place + (n == 40), r) for n, k, place, r in rows], "places of 1 keys are not 1 to N"),
         (lambda rows: [(n, k, place, r + (n == 40)) for n, k, place, r in rows], "1 rows differ between the two sinks"),
     ],
-    ids=["lost", "doubled", "foreign", "state", "computed twice"],
+    ids=["lost", "duplicated", "foreign", "state", "computed twice"],
 )
 def test_what_is_wrong_in_a_sink_is_told(damage: Callable[[list[Row]], list[Row]], words: str) -> None:
     assert words in " ".join(judge_rows(damage(exact()), exact(), EPOCHS, SENT))
@@ -80,12 +80,12 @@ def test_the_judge_accepts_losses_before_the_start_and_at_faults() -> None:
     [
         (lossy(11), lossy(11), "1 are lost where no fault was, [11]"),  # published before it
         (lossy(20), lossy(20), "1 are lost where no fault was, [20]"),  # sent behind it
-        ([*lossy(), exact()[30]], [*lossy(), exact()[30]], "1 are doubled"),
+        ([*lossy(), exact()[30]], [*lossy(), exact()[30]], "1 are duplicated"),
         ([*lossy(), (SENT, 0, 1, 0.5)], lossy(), "1 are foreign"),
         (lossy(), lossy(12), "1 rows differ between the two sinks"),
         (lossy(12), lossy(), "1 rows differ between the two sinks"),
     ],
-    ids=["published", "late", "doubled", "foreign", "not in Kafka", "not in MariaDB"],
+    ids=["published", "late", "duplicated", "foreign", "not in Kafka", "not in MariaDB"],
 )
 def test_what_is_lost_elsewhere_or_comes_twice_is_told(rows: list[Row], records: list[Row], words: str) -> None:
     assert words in " ".join(judge_losses(rows, records, EPOCHS, SENT, [WINDOW]))

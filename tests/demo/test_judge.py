@@ -40,7 +40,7 @@ def test_equal_multisets_are_exact_in_any_order() -> None:
     assert (found.expected, found.found) == (3, 3)
 
 
-def test_a_missing_row_does_not_cancel_out_a_doubled_one() -> None:
+def test_a_missing_row_does_not_cancel_out_a_duplicated_one() -> None:
     found = judge.compare([FLIGHT, CANCELLED], [FLIGHT, FLIGHT])
     assert not found.exact
     assert (found.expected, found.found, found.duplicates, found.missing, found.foreign) == (2, 2, 1, 1, 0)

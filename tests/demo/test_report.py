@@ -68,7 +68,7 @@ def test_a_copy_is_told_to_people_and_to_programs() -> None:
     report = replace(REPORT, verdict=verdict(copies={"redis": comparison(1000)}), promises=promises)
     table = [line.split() for line in f"{report}".splitlines() if line.split()[0] in ("system", *promises)]
     assert table == [
-        ["system", "promise", "rows", "lost", "doubled", "foreign"],
+        ["system", "promise", "rows", "lost", "duplicated", "foreign"],
         ["mysql", "ATOMIC", "1,000", "0", "0", "0"],
         ["kafka", "REDO", "80", "0", "0", "0"],
         ["redis", "IDEMPOTENT", "1,000", "0", "0", "0"],

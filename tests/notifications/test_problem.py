@@ -20,7 +20,7 @@ from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_ft import CheckpointedPipeline, StreamGroupOperator
+from airflow_ft import BarrierSensor, CheckpointedPipeline, StreamGroupOperator
 from airflow_ft.notifications.problem import ProblemNotifier
 from airflow_ft.operators.failing import note_failed_task
 from airflow_ft.operators.recover import RecoverOperator
@@ -159,7 +159,7 @@ def test_a_failure_that_the_decision_log_missed_is_reported(store: DecisionLog) 
     other = failed_by(JobError("the job raised."))
     assert not received(ProblemNotifier(receive, pipelines=["slow"], conditions=["FAILED"]), exception=other, task=task)
     assert not received(ProblemNotifier(receive, pipelines=["slow"], conditions=["FAILED"]), exception=away, task=task)
-    declared = SimpleNamespace(pipeline="well", suffix="eu", task_id="well.stage", dag_id="another")
+    declared = SimpleNamespace(pipeline="well", suffix="{{ ds }}", task_id="well.stage", dag_id="another")
     found = received(ProblemNotifier(receive, conditions=["FAILED"]), exception=away, task=declared)
     assert found == ["the decision log does not answer.\nFix: Start its server."], "its whole name is not known"
 
@@ -271,6 +271,28 @@ def test_a_task_of_a_pipeline_tells_of_its_own(store: DecisionLog) -> None:
     assert SENT == ["kept"]
 
 
+def test_a_name_that_the_log_lacks_is_mentioned(store: DecisionLog, caplog: pytest.LogCaptureFixture) -> None:
+    assert received(ProblemNotifier(Chat("{{ problem.pipeline }}"), pipelines=["kept", "kepd"])) == ["kept"]
+    [text] = [each.getMessage() for each in caplog.records if "no such pipeline" in each.getMessage()]
+    assert text.startswith("kepd: ") and "kept" in text
+
+
+def test_a_task_of_several_pipelines_reports_those(store: DecisionLog) -> None:
+    barrier = BarrierSensor(task_id="passed", pipelines=["kept", "well"], barrier="closing")
+    recovery = RecoverAllOperator(task_id="recover", pipelines=["broken"])
+    for task in (barrier, recovery):
+        received(ProblemNotifier(Chat("{{ problem.pipeline }}")), task=task)
+    assert SENT == ["kept", "broken"]
+
+
+def test_a_sensor_reports_the_pipeline_with_its_suffix(store: DecisionLog) -> None:
+    """After the triggerer Airflow renders the two parts again."""
+    Scene(store, "shop-eu")
+    store.halt("shop-eu", HaltReason.TOKEN_LOST, "it is gone.")
+    task = SimpleNamespace(pipeline="shop", suffix="eu", dag_id="another")
+    assert received(ProblemNotifier(Chat("{{ problem.pipeline }}")), task=task) == ["shop-eu"]
+
+
 @pytest.mark.parametrize("named", [{"pipeline": "{{ 'kept' }}"}, {"suffix": "{{ ds }}"}], ids=str)
 def test_a_task_whose_worker_died_reports_its_dag(store: DecisionLog, named: dict[str, Any]) -> None:
     """Airflow's DAG processor renders nothing."""
@@ -347,6 +369,9 @@ def test_a_deadline_calls_it_with_plain_data(given: dict[str, Any], store: Decis
         ("late_after", "soon", "'soon'"),
         ("conditions", "FAILED", "'FAILED'"),
         ("pipelines", 5, "5"),
+        ("pipelines", [], "[]"),
+        ("pipelines", ["{{ params.shop }}"], "['{{ params.shop }}']"),
+        ("store", "{{ conn.log }}", "'{{ conn.log }}'"),
         ("arguments", "x", "'x'"),
     ],
 )

@@ -86,6 +86,25 @@ def test_links_and_pages_are_found_below_the_base_path(ask: Any) -> None:
     assert found["/shop/airflow-ft/nothing"][0] == 404
 
 
+@pytest.mark.parametrize(
+    ("task", "query"),
+    [
+        ({"pipeline": "orders", "suffix": None}, "?pipeline=orders"),
+        ({"pipeline": "orders", "suffix": "eu"}, "?pipeline=orders-eu"),
+        ({"pipelines": ["orders", "payments"]}, ""),
+    ],
+)
+def test_a_link_names_the_whole_pipeline(task: dict[str, Any], query: str) -> None:
+    operator: Any = SimpleNamespace(**task)
+    assert PipelineLink().get_link(operator, ti_key=None) == f"plugin/airflow-ft{query}"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("task", [{"pipeline": "{{ x }}"}, {"pipeline": "a", "suffix": "{{ x }}"}, {"pipeline": None}])
+def test_an_unrendered_pipeline_has_no_link(task: dict[str, Any]) -> None:
+    operator: Any = SimpleNamespace(**task)
+    assert PipelineLink().get_link(operator, ti_key=None) == ""  # type: ignore[arg-type]
+
+
 def test_every_page_of_the_documentation_is_served() -> None:
     from airflow_ft.plugins import api
     from fastapi.testclient import TestClient

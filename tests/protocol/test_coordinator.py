@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -162,6 +163,26 @@ def test_a_refusal_after_the_decision_is_retried_not_aborted(world: World) -> No
     world.systems["log"].declines_in_commit = False
     world.steps(world.context(2))
     world.check_exactly_once([number])
+
+
+def test_a_commit_warns_of_attempts_without_an_answer(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def warned(participant: str, kills: int) -> bool:
+        """Whether a commit warns, after attempts that have begun and noted nothing."""
+        acting = coordinator(world)
+        for _ in range(kills):
+            world.store.begin_attempt(PIPELINE, acting.epoch, 1, participant)
+        caplog.clear()
+        with suppress(SinkUnavailableError):
+            acting.commit(1, participant)
+        return f"{kills} attempts to commit it in {participant} ended without an answer" in caplog.text
+
+    world.prepared()
+    assert not warned("db", 2)
+    world.systems["log"].declines_in_commit = True
+    assert warned("log", 3), "this one notes an error"
+    assert not warned("log", 2), "its error explains those before it"
+    world.systems["log"].declines_in_commit = False
+    assert warned("log", 4)
 
 
 def test_the_next_run_delivers_what_a_failed_run_staged(world: World) -> None:

@@ -118,6 +118,11 @@ def test_what_rendering_made_senseless_fails_without_retries(rendered: dict[str,
         ("{{ x }}", "None"),
         ("closing-{{ x }}", "closing-None"),
         ("closing-{{ x }}-{{ y }}", "closing-eu-None"),
+        ("closing-{{ x }}", "closing-"),
+        ("closing-{{ x }}-{{ y }}", "closing--eu"),
+        ("{{ x }}-{{ y }}", "eu-"),
+        ("[{{ x }}]{{ y }}", "[]eu"),
+        ("closing-{{ x }}{{ y }}", "closing-"),
     ],
 )
 def test_a_barrier_without_a_value_is_no_other_barrier(written: str, found: str | None, tmp_path: Path) -> None:

@@ -149,6 +149,34 @@ def test_a_test_run_does_not_wait_for_its_own_rows(tmp_path: Path) -> None:
     assert not other.poke(context).is_done, "a real run may still confirm it"
 
 
+def rehearsing(given: Any) -> tuple[CheckpointSensor, Any, Any]:
+    """A sensor beside its pipeline, and one beside a group of streams."""
+    with DAG("d", schedule=None):
+        CheckpointedPipeline(spec(PIPELINE, dry_run=given))
+        StreamGroupOperator(task_id="g", streams=[spec("a", streaming=True), spec("b", streaming=True, dry_run=given)])
+        return sensor(), sensor(task_id="a", pipeline="a"), sensor(task_id="other", dag_id="d", run_id="another")
+
+
+@pytest.mark.parametrize("given", [True, "{{ params.dry_run }}"])
+def test_a_dry_run_does_not_wait_for_its_own_rows(given: Any, tmp_path: Path) -> None:
+    World(tmp_path).stage(1)
+    context = {**run_context("manual"), "params": {"dry_run": True}}
+    beside, of_group, other = rehearsing(given)
+    for operator in (beside, of_group, other):
+        operator.store = f"sqlite:///{tmp_path}/ft.db"
+    for operator in (beside, of_group):
+        with pytest.raises(AirflowSkipException):
+            operator.poke(context)
+    assert not other.poke(context).is_done, "a real run may still confirm it"
+
+
+@pytest.mark.parametrize("given", [False, "{{ params.dry_run }}", "{{ 'perhaps' }}"])
+def test_a_real_run_waits_for_its_rows(given: Any, tmp_path: Path) -> None:
+    for operator in rehearsing(given):
+        operator.store = f"sqlite:///{tmp_path}/ft.db"
+        assert not operator.poke({**run_context("manual"), "params": {"dry_run": False}}).is_done
+
+
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_the_point_of_the_first_look_does_not_move(deferrable: bool, tmp_path: Path) -> None:
     world = World(tmp_path)
@@ -233,6 +261,22 @@ def test_a_condition_without_a_value_is_no_other_condition(argument: str, found:
         operator.poke(run_context("manual"))
 
 
+def expanded(operator: type, kept: dict[str, Any], item: dict[str, Any]) -> Any:
+    """The task of a map index that gets this item, as Airflow makes it."""
+    with DAG("d", schedule=None):
+        return operator.partial(task_id="t", **kept).expand_kwargs([item]).unmap(item)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("argument", ["number", "as_of", "after", "suffix", "store"])
+def test_an_item_none_is_no_missing_condition(argument: str, tmp_path: Path) -> None:
+    kept = {"pipeline": PIPELINE, "store": f"sqlite:///{tmp_path}/ft.db"}
+    with raises(AirflowFailException, "template_without_value", argument=argument, value="None"):
+        kept_others = {name: value for name, value in kept.items() if name != argument}
+        expanded(CheckpointSensor, kept_others, {argument: None}).poke(run_context("manual"))
+    absent = expanded(CheckpointSensor, kept | {"number": None}, {})
+    assert not absent.poke(run_context("manual")).is_done, "an item that has no such key names no condition"
+
+
 @pytest.mark.parametrize("found", [None, "None"])
 def test_a_store_without_a_value_is_not_the_default(
     found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -284,6 +328,31 @@ def test_a_sensor_that_waits_outlives_an_outage(mode: str, tmp_path: Path, monke
         assert not operator.poke(context).is_done
     world.steps(world.context())
     assert operator.poke(context).is_done
+
+
+@pytest.mark.parametrize("mode", ["poke", "reschedule"])
+def test_an_outage_is_logged_when_it_begins_and_ends(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    World(tmp_path).stage(1)
+    operator = sensor(number=1, store=f"sqlite:///{tmp_path}/ft.db", mode=mode)
+    context = run_context("manual")
+
+    def look() -> list[str]:
+        nonlocal operator
+        capsys.readouterr()
+        assert not operator.poke(context).is_done
+        if mode == "reschedule":  # each look is in another process
+            operator, context["task_reschedule_count"] = sensor(number=1, store=operator.store, mode=mode), 1
+        said = capsys.readouterr().out
+        return [each for each in ("did not answer", "answers again") if each in said]
+
+    assert look() == []
+    for _ in range(2):  # outages
+        with monkeypatch.context() as patch:
+            patch.setattr("airflow_ft.sensors.base.open_configured_store", _away)
+            assert [look(), look(), look()] == [["did not answer"], [], []]
+        assert [look(), look()] == [["answers again"], []]
 
 
 def _away(_: object) -> Any:

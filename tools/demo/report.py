@@ -98,7 +98,7 @@ class Report:
     def _table(self) -> list[tuple[str, str]]:
         """Return a line for each system. One with keys has no row twice: a row of a second computation is foreign."""
         counts = ("found", "missing", "duplicates", "foreign")
-        head = ("system", _columns("promise", ("rows", "lost", "doubled", "foreign")))
+        head = ("system", _columns("promise", ("rows", "lost", "duplicated", "foreign")))
         return [head] + [
             (name, _columns(self.promises.get(name, ""), (f"{result[what]:,}" for what in counts)))
             for name, result in self._compared.items()
@@ -131,4 +131,4 @@ class Report:
 
 
 def _columns(promise: str, counts: Iterable[str]) -> str:
-    return f"{promise:<12}" + "".join(f"{each:>10}" for each in counts)
+    return f"{promise:<12}" + "".join(f"{each:>11}" for each in counts)

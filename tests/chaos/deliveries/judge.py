@@ -39,29 +39,29 @@ Place = tuple[str, str, str, int]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong with a pipeline, by kind: lost, doubled and foreign rows, and sentences for everything else."""
+    """What is wrong with a pipeline, by kind: lost, duplicated and foreign rows, and sentences for everything else."""
 
     lost: int = 0
-    doubled: int = 0
+    duplicated: int = 0
     problems: Sequence[str] = ()
 
     @property
     def exact(self) -> bool:
         """Nothing is wrong."""
-        return not (self.lost or self.doubled or self.problems)
+        return not (self.lost or self.duplicated or self.problems)
 
 
 def compare(expected: Iterable[int], found: Mapping[str, Sequence[Row]]) -> Verdict:
     """`found`: the rows of each sink. Each expected id once in each, with the same draw everywhere."""
     wanted = Counter(expected)
-    lost = doubled = 0
+    lost = duplicated = 0
     problems = []
     draws: dict[int, int] = {}
     reached: dict[str, set[int]] = {}
     for sink, rows in found.items():
         ids = Counter(id for id, _ in rows)
         lost += sum((wanted - ids).values())
-        doubled += sum((ids - wanted).values())
+        duplicated += sum((ids - wanted).values())
         reached[sink] = {id // CHUNK for id in ids}
         if missing := sorted((wanted - ids).elements())[:3]:
             problems.append(f"I2: sink {sink} lacks {sum((wanted - ids).values())} rows, such as {missing}")
@@ -73,7 +73,7 @@ def compare(expected: Iterable[int], found: Mapping[str, Sequence[Row]]) -> Verd
     everywhere = set.intersection(*reached.values()) if reached else set()
     if half := sorted(set().union(*reached.values()) - everywhere):
         problems.append(f"I3: chunks {half[:5]} are in some sinks only")
-    return Verdict(lost, doubled, problems)
+    return Verdict(lost, duplicated, problems)
 
 
 class _PostgresLog(DecisionLog):
@@ -152,7 +152,7 @@ class Judge:
         problems += self._marker_problems(target, pipeline, completed)
         if (status := self.status(store, pipeline)) != "ACTIVE":
             problems.append(f"I7: the pipeline stands still: {status}")
-        return Verdict(verdict.lost, verdict.doubled, problems)
+        return Verdict(verdict.lost, verdict.duplicated, problems)
 
     # --- rows ---
 

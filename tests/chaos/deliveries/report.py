@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-OUTCOMES = ("hit", "not counted", "exact", "lost", "doubled", "stuck", "other")
+OUTCOMES = ("hit", "not counted", "exact", "lost", "duplicated", "stuck", "other")
 
 
 @dataclass(frozen=True)
 class Struck:
     """One fault that was carried out.
 
-    `counted`: it hit an unfinished checkpoint. `outcome`: "exact", "lost", "doubled", "stuck", or "other" for any other
-    violation. `recovery`: seconds from the fault until all was confirmed again. `ends`: how the processes ended.
+    `counted`: it hit an unfinished checkpoint. `outcome`: "exact", "lost", "duplicated", "stuck", or "other" for any
+    other violation. `recovery`: seconds from the fault until all was confirmed again. `ends`: how the processes ended.
     """
 
     number: int
@@ -91,7 +91,7 @@ class Report:
         rule = "-" * 110
         lines = "\n".join(f"  {name:<16} {value}" for name, value in text)
         if self.exact:
-            result = "EXACT: nothing lost, nothing doubled, all sinks or none, nothing left prepared."
+            result = "EXACT: nothing lost, nothing duplicated, all sinks or none, nothing left prepared."
         else:
             why = "interrupted" if self.interrupted else "not all faults were carried out and judged"
             found = self.violations or [why]

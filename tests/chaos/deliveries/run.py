@@ -361,6 +361,6 @@ def outcome(verdict: Verdict) -> str:
     """One word for a verdict."""
     if verdict.exact:
         return "exact"
-    if verdict.lost or verdict.doubled:
-        return "lost" if verdict.lost else "doubled"
+    if verdict.lost or verdict.duplicated:
+        return "lost" if verdict.lost else "duplicated"
     return "stuck" if any(problem.startswith("I7") for problem in verdict.problems) else "other"

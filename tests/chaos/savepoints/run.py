@@ -280,8 +280,8 @@ def judge_piece(start: Start, rows: list[Row], name: str) -> list[str]:
     """What is wrong in a piece: each number once, none left out from its start on, places that go on with the state."""
     problems = []
     counts = Counter(row[0] for row in rows)
-    if doubled := [n for n, count in counts.items() if count > 1]:
-        problems.append(f"{name}: {len(doubled)} are doubled, {doubled[:3]} above all")
+    if duplicated := [n for n, count in counts.items() if count > 1]:
+        problems.append(f"{name}: {len(duplicated)} are duplicated, {duplicated[:3]} above all")
     for partition, offset in enumerate(start.offsets):
         found = sorted(n // PARTITIONS for n in counts if n % PARTITIONS == partition)
         if found != list(range(offset, offset + len(found))):

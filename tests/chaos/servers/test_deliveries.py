@@ -93,7 +93,7 @@ def test_a_slice_of_faults_loses_and_doubles_nothing(chaos: Deliveries) -> None:
 def test_a_planted_double_and_a_planted_loss_are_found(chaos: Deliveries, mix: Pipeline) -> None:
     plant = "INSERT INTO rows_local SELECT pipeline, id, draw FROM rows_local WHERE pipeline = %s AND id = 0"
     mariadb(chaos, plant, mix.name)
-    assert spoiled(chaos, mix).doubled == 1
+    assert spoiled(chaos, mix).duplicated == 1
     mariadb(chaos, "DELETE FROM rows_local WHERE pipeline = %s AND id = 0 LIMIT 1", mix.name)
     assert chaos.look(mix).exact
     mariadb(chaos, "UPDATE rows_local SET pipeline = 'gone' WHERE pipeline = %s AND id = 1", mix.name)
@@ -187,4 +187,4 @@ def test_a_defect_in_the_package_is_found(chaos: Deliveries) -> None:
     choice = at(committed[-1], late=False)  # the one before raises the head
     struck = chaos.round(draw, choice, quiet, "the token is not asked")
     assert struck.counted
-    assert struck.outcome == "doubled"
+    assert struck.outcome == "duplicated"

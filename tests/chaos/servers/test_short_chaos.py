@@ -49,7 +49,7 @@ def test_a_kill_of_the_spark_driver_loses_and_doubles_nothing(tmp_path: Path) ->
     found = json.loads(report.read_text())
     assert found["exact"] is True
     found = found["pipelines"]
-    assert (found["lost"], found["doubled"], found["foreign"], found["violations"]) == (0, 0, 0, [])
+    assert (found["lost"], found["duplicated"], found["foreign"], found["violations"]) == (0, 0, 0, [])
     assert [kill["fault"] for kill in found["kills"]] == ["Spark driver (JVM)"]
     assert found["flights"] >= 1200
     assert found["deliveries"] >= 2

@@ -71,8 +71,8 @@ def judge_losses(
     """What is wrong in the table's rows and the topic's records, of numbers that may be lost in windows alone."""
     problems = judge_epochs(epochs)
     found = Counter(row[0] for row in rows)
-    if doubled := [n for n, count in found.items() if count > 1]:
-        problems.append(f"{len(doubled)} are doubled")
+    if duplicated := [n for n, count in found.items() if count > 1]:
+        problems.append(f"{len(duplicated)} are duplicated")
     if foreign := found.keys() - set(range(sent)):
         problems.append(f"{len(foreign)} are foreign")
     first = [min((n for n in found if n % PARTITIONS == each), default=sent) for each in range(PARTITIONS)]

@@ -305,10 +305,10 @@ def judge_epochs(epochs: list[int]) -> list[str]:
 def judge_numbers(name: str, found: Iterable[int], sent: int) -> list[str]:
     """What is wrong in a sink that is to have each number from 0 on once."""
     counts = Counter(found)
-    lost, doubled = set(range(sent)) - counts.keys(), [n for n, count in counts.items() if count > 1]
+    lost, duplicated = set(range(sent)) - counts.keys(), [n for n, count in counts.items() if count > 1]
     foreign = counts.keys() - set(range(sent))
-    if lost or doubled or foreign:
-        return [f"{name}: {len(lost)} lost, {len(doubled)} doubled, {len(foreign)} foreign"]
+    if lost or duplicated or foreign:
+        return [f"{name}: {len(lost)} lost, {len(duplicated)} duplicated, {len(foreign)} foreign"]
     return []
 
 
