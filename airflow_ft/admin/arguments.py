@@ -48,6 +48,15 @@ REWIND = _arg(
 )
 GONE_SINK = _arg("--sink", metavar="NAME", help="with --give-up: the sink, as this command lists it")
 REASON = _arg("--reason", default="", help="reason, recorded in the event log")
+FORGET_SOURCE = _arg(
+    "--forget-source",
+    dest="forget_sources",
+    metavar="NAME",
+    action="append",
+    default=None,
+    help="also forget the position of this source, which the job no longer reads; may be repeated. If the job reads it"
+    " again, it begins at its start",
+)
 MIN_AGE = _arg(
     "--min-age",
     type=seconds,

@@ -182,6 +182,7 @@ def _settling() -> tuple[ActionCommand, ...]:
             "settling",
             "Drop a pipeline's operator state but keep its source positions",
             arg.PIPELINE,
+            arg.FORGET_SOURCE,
             arg.REASON,
             ARG_YES,
         ),

@@ -56,6 +56,8 @@ class MaintenanceOperator(ActingOperator):
         allow_repeated: for verify: rows that equal delivered ones may be there more often.
         halt_reason: for resume: the `HaltReason` that you saw. A pipeline that is halted for another one stays halted.
             Empty: any.
+        forget_sources: for reset_state: names of sources that the job no longer reads, one a line, or a list. Their
+            positions are dropped, too.
         wait: seconds that a stream may take to stop; then the task fails, and the request stays.
 
     The other arguments are those of `TriggerSavepointOperator`. Each may be Jinja, but for `actions` and `wait`.
@@ -72,6 +74,7 @@ class MaintenanceOperator(ActingOperator):
         "savepoint",
         "allow_repeated",
         "halt_reason",
+        "forget_sources",
         "store",
     )
     template_fields_renderers = {"savepoint": "json"}  # noqa: RUF012 - as Airflow declares it
@@ -88,6 +91,7 @@ class MaintenanceOperator(ActingOperator):
         savepoint: FromSavepoint | str | None = None,
         allow_repeated: bool | str = False,
         halt_reason: str = "",
+        forget_sources: Sequence[str] = "",
         wait: float = 600.0,
         **kwargs: Any,
     ) -> None:
@@ -96,6 +100,8 @@ class MaintenanceOperator(ActingOperator):
         check_text("halt_reason", halt_reason)
         check_text("savepoint_dir", savepoint_dir, optional=True)
         check_place("savepoint_dir", savepoint_dir)
+        if not isinstance(forget_sources, str):
+            check_texts("forget_sources", forget_sources)
         self.actions = check_actions(actions)
         self.action = action
         if not is_template(action):
@@ -109,7 +115,7 @@ class MaintenanceOperator(ActingOperator):
         self.savepoint: Any = None if from_savepoint is None else from_savepoint.to_json()
         self.checkpoint, self.rewind, self.reason = checkpoint, rewind, reason
         self.savepoint_dir, self.allow_repeated, self.wait = savepoint_dir, allow_repeated, wait
-        self.halt_reason = halt_reason
+        self.halt_reason, self.forget_sources = halt_reason, forget_sources
         self.form: tuple[str, ...] = ()
         """Parameters of the trigger form, if the task takes all of its input from there."""
         self.folders: tuple[str, ...] = ()
@@ -142,6 +148,7 @@ class MaintenanceOperator(ActingOperator):
             savepoint=FromSavepoint.of(self.savepoint),
             allow_repeated=truth("allow_repeated", self.allow_repeated),
             halt_reason=self.halt_reason.strip(),
+            forget_sources=_lines(self.forget_sources),
             wait=self.wait,
             reason=str(self.reason or "").strip(),
         )
@@ -210,6 +217,12 @@ class MaintenanceOperator(ActingOperator):
         return action
 
 
+def _lines(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names in a list, or in the lines of a text."""
+    each = names.splitlines() if isinstance(names, str) else names
+    return tuple(name.strip() for name in each if name.strip())
+
+
 def _is_below(place: str, folder: str) -> bool:
     from airflow_ft.wal.filesystem import filesystem
 
@@ -258,6 +271,7 @@ def maintenance_dag(
             savepoint=FromSavepoint.from_params(),
             allow_repeated="{{ params.allow_repeated }}",
             halt_reason="{{ params.halt_reason or '' }}",
+            forget_sources="{{ params.forget_sources or '' }}",
         )
         action.form, action.folders = tuple(params), tuple(folders)
     return dag
@@ -298,6 +312,14 @@ def _params(actions: Sequence[str]) -> dict[str, Any]:
             title="Halt reason",
             description="For resume: the reason that you saw, such as TOKEN_LOST. A pipeline that is halted for another"
             " reason stays halted. Empty: any reason.",
+        ),
+        "forget_sources": Param(
+            "",
+            type=["string", "null"],
+            format="multiline",
+            title="Sources to forget",
+            description="For reset_state: sources that the job no longer reads, one name a line. Their positions"
+            " are dropped, too. If the job reads one again, it begins at its start.",
         ),
         "folder": Param(
             "",

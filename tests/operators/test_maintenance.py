@@ -264,6 +264,7 @@ def test_other_parameters_are_not_passed_over_either(world: World) -> None:
         ("recover", {"halt_reason": "TOKEN_LOST"}),
         ("recover", {"allow_repeated": True}),
         ("rewind", {"savepoint": "/a/savepoint"}),
+        ("rewind", {"forget_sources": "files"}),
     ]
     for action, given in passed_over:
         name = list(given)[-1]
@@ -443,6 +444,8 @@ def test_state_is_dropped_once(scene: Scene) -> None:
     begun = Path(before.location.removeprefix("file://"), "sources/0/0")  # where Spark first stood in the topic
     begun.parent.mkdir(parents=True)
     begun.write_text('\0v1\n{"orders":{"0":3}}')
+    with raises(AirflowFailException, "source_not_left_out", sources=["files", "old logs"]):
+        trigger("reset_state", forget_sources=" files\nold logs\n")
     result = trigger("reset_state", reason="a new key")
     after = scene.store.pipeline(PIPELINE).base
     assert after != before and "the next run reads from where the last one ended, without state" in result

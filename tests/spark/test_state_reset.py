@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, WalCorruptError
 from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.savepoints.beginning import start_from_scratch
 from airflow_ft.spark.state.beginnings import Beginnings
+from airflow_ft.spark.state.left_sources import keep_left_position, left_positions
 from airflow_ft.spark.state.locations import (
     SparkLocation,
     check_sources,
@@ -65,8 +66,8 @@ def _location(root: Path, name: str = "1-1") -> Path:
     return path
 
 
-def _reset(scene: Scene) -> SparkPosition | None:
-    return reset_state(scene.store, PIPELINE, scene.take("a person"), "a test")
+def _reset(scene: Scene, *forget: str) -> SparkPosition | None:
+    return reset_state(scene.store, PIPELINE, scene.take("a person"), "a test", forget=forget)
 
 
 def _files(uri: str) -> dict[str, str]:
@@ -256,8 +257,32 @@ def test_a_lost_position_of_a_left_out_source_is_named(scene: Scene, tmp_path: P
     _publish(scene, lost.as_uri(), {"orders": orders, "files": files})
     _publish(scene, lost.as_uri(), {"orders": orders}, 3)
     shutil.rmtree(lost)
-    with raises(WalCorruptError, "state_files_missing", sources=["files"]):
+    base = scene.store.pipeline(PIPELINE).base
+    with raises(WalCorruptError, "state_files_missing", sources=["files"]) as caught:
         _reset(scene)
+    assert (
+        caught.error is not None and f"airflow ft reset-state {PIPELINE} --forget-source files" in caught.error.remedy
+    )
+    with raises(ConfigurationError, "source_not_left_out", sources=["logs", "orders"], left_out=["files"]):
+        _reset(scene, "files", "orders", "logs")
+    assert scene.store.pipeline(PIPELINE).base == base
+    position = _reset(scene, "files")
+    assert position is not None
+    assert _next(tmp_path, position, "orders", "files").offsets(-1) == [KAFKA, None]
+
+
+def test_a_forgotten_source_begins_at_its_start(scene: Scene, tmp_path: Path) -> None:
+    base = scene.store.pipeline(PIPELINE).base
+    assert base is not None
+    for name in ("old/ files", "logs"):
+        keep_left_position(SparkLocation.of(base), name, json.dumps(KAFKA), {}, is_stored=False)
+    with raises(ConfigurationError, "source_not_left_out", sources=["files"], left_out=["logs", "old/ files"]):
+        _reset(scene, "files")
+    position = _reset(scene, "old/ files")
+    assert position is not None and list(left_positions(SparkLocation.of(position))) == ["logs"]
+    assert _reset(scene, "old/ files") is None, "repeated, it does nothing"
+    with raises(StateConflictError, "action_refused", sources=["logs"]):
+        _reset(scene, "logs")
 
 
 def test_the_log_knows_in_which_life_a_lost_location_was(scene: Scene, tmp_path: Path) -> None:

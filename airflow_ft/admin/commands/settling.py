@@ -32,7 +32,7 @@ def rewind(args: Namespace) -> None:
 def reset_state(args: Namespace) -> None:
     """`airflow ft reset-state PIPELINE`: the next run reads on where the last one ended, without operator state."""
     with open_store(args) as store:
-        pipelines.reset_state(actor(args, "reset-state"), store, args.pipeline)
+        pipelines.reset_state(actor(args, "reset-state"), store, args.pipeline, args.forget_sources or ())
 
 
 @command

@@ -55,6 +55,7 @@ _TAKEN = {
     "savepoint": {"restore", "dispose"},
     "allow_repeated": {"verify"},
     "halt_reason": {"resume"},
+    "forget_sources": {"reset_state"},
 }
 """Arguments besides the checkpoint, and the actions that take them."""
 

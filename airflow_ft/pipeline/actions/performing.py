@@ -47,6 +47,7 @@ class Asked:
         savepoint: what is restored or deleted.
         allow_repeated: of verify: rows that are there more often are no problem.
         halt_reason: of resume: refuse it if the pipeline is not halted for this `HaltReason`; "": for any.
+        forget_sources: of reset_state: sources that the job no longer reads, whose positions are dropped, too.
         wait: seconds that a stream may take to stop.
         first_try: of a stop: the task's first try since its run began or it was cleared; 0: each try asks.
         is_retry: of a stop: this try comes after `first_try`, and shares its request.
@@ -66,6 +67,7 @@ class Asked:
     savepoint: FromSavepoint | None = None
     allow_repeated: bool = False
     halt_reason: str = ""
+    forget_sources: tuple[str, ...] = ()
     wait: float = 600.0
     first_try: int = 0
     is_retry: bool = False
@@ -85,6 +87,7 @@ class Asked:
                 "savepoint": has_savepoint,
                 "allow_repeated": self.allow_repeated,
                 "halt_reason": bool(self.halt_reason),
+                "forget_sources": bool(self.forget_sources),
             },
         )
         if self.halt_reason and self.halt_reason not in set(HaltReason):
@@ -142,7 +145,7 @@ def _perform(by: Actor, store: DecisionLog, asked: Asked) -> Any:
         case "rewind":
             return pipelines.rewind(by, store, name)
         case "reset_state":
-            return pipelines.reset_state(by, store, name)
+            return pipelines.reset_state(by, store, name, asked.forget_sources)
         case "resume":
             return pipelines.resume(by, store, name, HaltReason(asked.halt_reason) if asked.halt_reason else None)
         case "retire":

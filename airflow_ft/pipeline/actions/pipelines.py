@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -81,13 +82,17 @@ def rewind(by: Actor, store: DecisionLog, pipeline: str) -> None:
     )
 
 
-def reset_state(by: Actor, store: DecisionLog, pipeline: str) -> None:
-    """Drop operator state. The next run reads from where the last one ended."""
+def reset_state(by: Actor, store: DecisionLog, pipeline: str, forget: Collection[str] = ()) -> None:
+    """Drop operator state. The next run reads from where the last one ended.
+
+    `forget`: sources that the job no longer reads, and whose positions are dropped, too.
+    """
     from airflow_ft.spark.state.reset import reset_state as drop_state
 
-    by.sure(f"Drop all counts, windows and other state of {pipeline}? Its source positions stay.")
+    left_out = f", except of {', '.join(forget)}: if the job reads it again, it begins at its start" if forget else ""
+    by.sure(f"Drop all counts, windows and other state of {pipeline}? Its source positions stay{left_out}.")
     with new_epoch(store, pipeline, by.worker, by.signature, by.lease_seconds) as (epoch, keeper):
-        position = drop_state(store, pipeline, epoch, by.signature)
+        position = drop_state(store, pipeline, epoch, by.signature, forget=forget)
         keeper.check()
     if position is None:
         by.say(f"{pipeline} has no state to drop")

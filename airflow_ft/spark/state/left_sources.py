@@ -21,6 +21,11 @@ def left_folder(location: SparkLocation, name: str, *more: str) -> str:
     return filesystem(location.uri).uri(location.uri, LEFT, quote(name, safe=""), *more)
 
 
+def left_source(folder: str) -> str:
+    """Return the source whose position a folder keeps, by the folder's name."""
+    return unquote(folder)
+
+
 def keep_left_position(
     location: SparkLocation, name: str, line: str, ids: Mapping[str, str], *, is_stored: bool
 ) -> None:
@@ -32,5 +37,5 @@ def keep_left_position(
 def left_positions(location: SparkLocation) -> dict[str, dict[str, Any]]:
     """Return what `keep_left_position` has kept, by source."""
     files = filesystem(location.uri)
-    names = [unquote(name) for name in files.names(files.uri(location.uri, LEFT))]
+    names = [left_source(name) for name in files.names(files.uri(location.uri, LEFT))]
     return {name: note(location.uri, f"{LEFT}/{quote(name, safe='')}/{_POSITION}") for name in names}

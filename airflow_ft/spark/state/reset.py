@@ -11,6 +11,7 @@ The watermark is state and is dropped too: rows that were too late for the old s
 If the old location is gone, the positions of Kafka sources come from the decision log, and so does the life of the
 pipeline. For sources that the job no longer reads, older checkpoints of that life are searched. A source without a
 position begins where it was frozen in that life. Elsewhere, it would skip records or read them twice.
+A person may let positions of sources that the job no longer reads be forgotten.
 
 What if the process dies ...
 - while the location is made: it belongs to an epoch without a holder, and is swept; the base is the old one;
@@ -22,7 +23,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, WalCorruptError
@@ -34,7 +36,13 @@ from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import has_state
-from airflow_ft.spark.state.left_sources import OPENED_BY_JOB, keep_left_position, left_folder
+from airflow_ft.spark.state.left_sources import (
+    OPENED_BY_JOB,
+    keep_left_position,
+    left_folder,
+    left_positions,
+    left_source,
+)
 from airflow_ft.spark.state.location_files import copy_source_notes, keep, offsets_line
 from airflow_ft.spark.state.locations import (
     LEFT,
@@ -70,6 +78,15 @@ class _Known(NamedTuple):
     left: dict[str, Mapping[str, Any]]
     life: str
 
+    def without(self, forgotten: Collection[str]) -> _Known:
+        """Return the positions without those of forgotten sources."""
+        return self._replace(left={name: each for name, each in self.left.items() if name not in forgotten})
+
+    @property
+    def unusable(self) -> list[str]:
+        """Return the left-out sources whose positions the decision log does not have in full."""
+        return sorted(name for name, each in self.left.items() if not _is_kafka_position(each))
+
 
 def _way_out(store: DecisionLog, checkpoint: Checkpoint) -> str:
     """Return what ends the state of an undelivered checkpoint."""
@@ -92,15 +109,17 @@ def reset_state(
     *,
     has_more: bool = True,
     seen_requests: Collection[int] | None = None,
+    forget: Collection[str] = (),
 ) -> SparkPosition | None:
     """Drop the state of a pipeline whose base no other process moves, under a new epoch. Returns its new position.
 
-    None: there is no state to drop. `has_more`: a drain of the state may still deliver rows.
+    None: there is no state to drop. `has_more`: a drain of the state may still deliver rows. `forget`: sources that the
+    job no longer reads, and whose positions are dropped, too. If the job reads one again, it begins at its start.
 
     Raises:
         StateConflictError: a published number is undelivered, and a rewind would bring the old state back; or there is
             an open request besides `seen_requests`.
-        ConfigurationError: Spark cannot start at the position of a source.
+        ConfigurationError: Spark cannot start at the position of a source, or the job has not left out one to forget.
         WalCorruptError: the old location is gone, and the decision log does not know all positions.
     """
     for checkpoint in store.open_checkpoints(pipeline):
@@ -116,6 +135,7 @@ def reset_state(
             )
     base = store.pipeline(pipeline).base
     if base is None or base.batch == _BEFORE_THE_FIRST:
+        _require_forgotten(pipeline, base, forget)
         return None
     if is_planned(base):
         raise StateConflictError(
@@ -130,13 +150,26 @@ def reset_state(
     try:
         require_batch(old)
     except WalCorruptError as lost:
-        known = _known_positions(store, old, lost)
+        known = _known_positions(store, old)
+        if known is None:
+            raise _without_positions(lost, pipeline) from None
+        _require_left(pipeline, forget, known.left)
+        known = known.without(forget)
+        if unknown := known.unusable:
+            raise _without_positions(lost, pipeline, unknown) from None
+    else:
+        _require_left(pipeline, forget, left_positions(old))
     new = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), _BEFORE_THE_FIRST)
     if known is None:
-        write_source_positions(filesystem(root), old, new)
+        write_source_positions(filesystem(root), old, new, forget)
     else:
         _write_known_positions(known, new)
     new.sync({})
+    if forget:
+        log.warning(
+            "the positions of %s are forgotten. If the job reads them again, they begin at their start",
+            ", ".join(sorted(forget)),
+        )
     position = new.position(_BEFORE_THE_FIRST)
     had_state = known is not None or has_state(old.uri)
     is_open = has_more and had_state and drain_of(store, pipeline) is None
@@ -144,33 +177,80 @@ def reset_state(
     return position
 
 
-def _known_positions(store: DecisionLog, old: SparkLocation, lost: WalCorruptError) -> _Known:
-    """Return the positions in the decision log, if they are those of the lost location; else raise `lost`.
+def _known_positions(store: DecisionLog, old: SparkLocation) -> _Known | None:
+    """Return the positions in the decision log if they are those of the lost location.
 
-    A micro-batch without a checkpoint has read nothing, so its position is that of the newest checkpoint.
+    None: the log lacks positions of sources that the job reads. A micro-batch without a checkpoint has read nothing, so
+    its position is that of the newest checkpoint.
     """
     newest = store.checkpoints(old.pipeline, POSITIONS_KEPT)
     valid = [c for c in newest if c.position is not None and c.after_abort is not AfterAbort.REWOUND]
     found = valid[0] if valid else None
-    unknown: list[str] = []
-    if found is not None and found.position is not None and found.position.location == old.uri:
-        is_replaced_since = is_replaced(store, old.pipeline, found.number, found.position)
-        positions = {name: each for name, each in sorted(found.positions.items()) if name != DRAINED}
-        if positions and not is_replaced_since and all(_is_kafka_position(each) for each in positions.values()):
-            restored = store.noted(old.pipeline, Noted.RESTORED)
-            since, life = (restored.detail["number"], restored.detail.get("life", "")) if restored else (0, "")
-            left = _left_positions([c for c in valid if c.number > since], positions)
-            unknown = sorted(name for name, each in left.items() if not _is_kafka_position(each))
-            if not unknown:
-                return _Known(positions, left, life)
-            lost.fields["sources"] = unknown
-    of_left_out = f" It cannot restore {', '.join(unknown)}, which the job no longer reads." if unknown else ""
+    if found is None or found.position is None or found.position.location != old.uri:
+        return None
+    positions = {name: each for name, each in sorted(found.positions.items()) if name != DRAINED}
+    if not positions or not all(_is_kafka_position(each) for each in positions.values()):
+        return None
+    if is_replaced(store, old.pipeline, found.number, found.position):
+        return None
+    restored = store.noted(old.pipeline, Noted.RESTORED)
+    since, life = (restored.detail["number"], restored.detail.get("life", "")) if restored else (0, "")
+    return _Known(positions, _left_positions([c for c in valid if c.number > since], positions), life)
+
+
+def _without_positions(lost: WalCorruptError, pipeline: str, left_out: Sequence[str] = ()) -> WalCorruptError:
+    """Return the error for a lost location, with what can be done if the decision log lacks positions.
+
+    `left_out`: only those of these sources, which the job no longer reads, are missing.
+    """
     lost.remedy = (
         "Restore the folder from a backup of the same moment as the decision log, or restore a savepoint"
-        " (`airflow ft savepoint list`). Otherwise continue under another name, as docs/recovery.md says. The decision"
-        f" log alone does not have positions from which all sources of this pipeline can be read.{of_left_out}"
+        " (`airflow ft savepoint list`)."
     )
-    raise lost
+    if left_out:
+        lost.fields["sources"] = list(left_out)
+        names = " ".join(f"--forget-source {shlex.quote(name)}" for name in left_out)
+        lost.remedy += (
+            f" Otherwise run `airflow ft reset-state {pipeline} {names}`. The decision log cannot restore the position"
+            f" of {', '.join(left_out)}, which the job no longer reads. If the job reads a forgotten source again, it"
+            " begins at its start, and its rows are delivered again."
+        )
+    else:
+        lost.remedy += (
+            " Otherwise continue under another name, as docs/recovery.md says. The decision log alone does not have"
+            " positions from which all sources of this pipeline can be read."
+        )
+    return lost
+
+
+def _require_left(pipeline: str, forget: Collection[str], left: Collection[str]) -> None:
+    """Raise ConfigurationError if the position of a source to forget is in use, or not known."""
+    wrong = sorted(set(forget) - set(left))
+    if not wrong:
+        return
+    found = f"These are {', '.join(sorted(left))}." if left else "There is none."
+    raise ConfigurationError(
+        f"the position of {', '.join(wrong)} cannot be forgotten. Only positions of sources that the job no longer"
+        f" reads can. {found} Nothing was changed.",
+        code="source_not_left_out",
+        remedy="Correct the name, or leave it out.",
+        pipeline=pipeline,
+        sources=wrong,
+        left_out=sorted(left),
+    )
+
+
+def _require_forgotten(pipeline: str, base: SparkPosition | None, forget: Collection[str]) -> None:
+    """Raise StateConflictError if dropped state still has positions to forget: only a reset of state drops them."""
+    kept = sorted(set(forget) & left_positions(SparkLocation.of(base)).keys()) if base is not None and forget else []
+    if kept:
+        raise StateConflictError(
+            f"there is no state to drop, so the position of {', '.join(kept)} stays.",
+            code="action_refused",
+            remedy="Let one run deliver rows. Then run the command again.",
+            pipeline=pipeline,
+            sources=kept,
+        )
 
 
 def _left_positions(newest_first: list[Checkpoint], now: Collection[str]) -> dict[str, Mapping[str, Any]]:
@@ -212,9 +292,11 @@ def _write_kafka_start(folder: str, end: Mapping[str, Any]) -> None:
     files.write(files.uri(folder, "0"), (_KAFKA_HEAD + json.dumps(end, separators=(",", ":"))).encode())
 
 
-def write_source_positions(files: FileSystem, old: SparkLocation, new: SparkLocation) -> list[Any]:
+def write_source_positions(
+    files: FileSystem, old: SparkLocation, new: SparkLocation, forget: Collection[str] = ()
+) -> list[Any]:
     """Let Spark begin with batch 0 in a new location at the sources' positions in the old one; returns their
-    offsets.
+    offsets. `forget`: as of `reset_state`.
     """
     offsets = old.offsets(old.batch)
     names = old.sources()
@@ -232,7 +314,9 @@ def write_source_positions(files: FileSystem, old: SparkLocation, new: SparkLoca
     copy_source_notes(old.uri, new.uri)
     remember_incarnation(new, incarnation_in(old.uri))
     if files.names(files.uri(old.uri, LEFT)):
-        link_tree(files.uri(old.uri, LEFT), files.uri(new.uri, LEFT), lambda _: True)
+        link_tree(
+            files.uri(old.uri, LEFT), files.uri(new.uri, LEFT), lambda path: left_source(path.parts[0]) not in forget
+        )
     return starts
 
 
