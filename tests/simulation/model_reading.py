@@ -19,6 +19,8 @@ TOLD: Mapping[str, Sequence[str]] = {
     "ANSWERED": ("id",),
     "TURN": ("dag_id", "run_id", "has_turn"),
     "STAGED": (),
+    "ATTEMPT": ("participant",),
+    "VOTED": ("participant",),
     "STATE_RESET": ("state", "open"),
     "RESTORED": (),
     "SAVEPOINT": ("uri", "request"),

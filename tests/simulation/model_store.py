@@ -411,6 +411,7 @@ class ModelStore(ModelStreams):
         if two_phase and row.state is not S.COMMITTING:
             vote = replace(vote, prepared=0)
         self._vote(row, replace(vote, attempt=attempt))
+        self._note("ATTEMPT", number, {"participant": participant})
         self.version += 1
         return attempt
 
@@ -438,6 +439,7 @@ class ModelStore(ModelStreams):
         if row.state not in (S.STAGED, S.PREPARED):
             raise StateConflictError(f"checkpoint {number} is {row.state}: the votes are counted.")
         row = self._vote(row, replace(vote, prepared=attempt, notes=dict(notes or {}), problem=None))
+        self._note("VOTED", number, {"participant": participant})
         if row.state is S.STAGED and set(_prepared(row)) == {p.name for p in plan.participants}:
             row = self._move(row, S.PREPARED, prepared_at=self.now())
         return row

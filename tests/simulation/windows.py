@@ -7,7 +7,7 @@ something newer is read, the state is drained, or it is dropped with the state.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,8 @@ class Windows:
         if not self._world.wal.has(SparkPosition(location.uri, location.batch)):
             self._world.kernel.violate("I10", f"the state at {location} is needed and gone")
 
-    def write_source_positions(self, _: Any, old: Location, new: Location) -> None:
+    def write_source_positions(self, _: Any, old: Location, new: Location, forget: Collection[str]) -> None:
+        assert not forget  # no schedule names sources to forget
         wal = self._world.wal
 
         def write() -> None:

@@ -158,7 +158,7 @@ def reset_state(
         if unknown := known.unusable:
             raise _without_positions(lost, pipeline, unknown) from None
     else:
-        _require_left(pipeline, forget, left_positions(old))
+        _require_left(pipeline, forget, left_positions(old) if forget else ())
     new = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), _BEFORE_THE_FIRST)
     if known is None:
         write_source_positions(filesystem(root), old, new, forget)
