@@ -180,9 +180,9 @@ def _publish_kept(store: DecisionLog, pipeline: str, epoch: int) -> None:
     The files stay where they are: only the number is new. Each number is published by one write. If the process dies
     between two, the next stage continues.
     """
-    while (left := store.rewound_position(pipeline)) is not None and is_kept(left):
+    for left in store.rewound_positions(pipeline):
         position, segment = Position.stored(left), left.segment
-        if position is None or segment is None or not _is_there(segment):
+        if not is_kept(left) or position is None or segment is None or not _is_there(segment):
             return
         number = store.trigger(pipeline, epoch, left.run)
         before = store.pipeline(pipeline).last_published

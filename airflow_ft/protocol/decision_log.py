@@ -22,6 +22,7 @@ from airflow_ft.protocol.meter import Meter
 from airflow_ft.protocol.model import Checkpoint, RunKey, SparkPosition
 from airflow_ft.protocol.overview import Noted, Only, Origin, Overview
 from airflow_ft.protocol.pipelines import Event, Lease, Pipeline
+from airflow_ft.protocol.position import LeftPositions
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.warning import PipelineWarning
 
@@ -103,6 +104,9 @@ class QueryLog(Protocol):
 
         Without such a number return the position of the savepoint from which the pipeline began, or None.
         """
+
+    def left_positions(self, pipeline: str) -> LeftPositions | None:
+        """Return the published positions of a program that a rewind has left undelivered; None: there are none."""
 
     def referenced_locations(self, pipeline: str) -> frozenset[str]:
         """Return segment locations and Spark locations of all published, unpruned, not rewound numbers, and the base's.

@@ -143,6 +143,8 @@ def examine_state(store: QueryLog, pipeline: str, *, is_declared: bool = True) -
         )
     else:
         exam.ok("in doubt", "no checkpoint is in doubt")
+    if left := store.left_positions(pipeline):
+        exam.warn("positions", left.what, left.remedy)
     for warning in store.warnings([pipeline]).get(pipeline, ()):
         of = f"{warning.subject}: " if warning.subject else ""
         exam.warn(warning.code, f"{of}{warning.message}", warning.remedy or "Do nothing: this is for information.")

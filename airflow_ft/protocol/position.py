@@ -16,6 +16,7 @@ from typing import Any, Self
 from airflow_ft.protocol.arguments import check_plain, check_zone, shown, wrong
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Checkpoint, canonical_json
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.reasons import AbortReason
 
 SOURCE = "external"
@@ -160,6 +161,44 @@ def is_kept(rewound: Checkpoint) -> bool:
     """
     several = rewound.plan is not None and len(rewound.plan.segments) > 1
     return rewound.reason is AbortReason.PREDECESSOR_ABORTED or (rewound.reason is AbortReason.DECLINED and several)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftPositions:
+    """Published positions that a rewind has left undelivered.
+
+    Attributes:
+        first: the first of them, as its last publication. It is published before all others.
+        count: the number of positions.
+    """
+
+    first: Checkpoint
+    count: int
+
+    @property
+    def what(self) -> str:
+        """Return which rows wait, for people."""
+        position = Position.stored(self.first)
+        if is_kept(self.first):
+            of = count_text(self.count, "published position")
+            return f"the rows of {of} are kept and not delivered, from position {position} on."
+        more = count_text(self.count - 1, "later position waits", "later positions wait")
+        then = f", and {more} for it" if self.count > 1 else ""
+        return f"position {position} was rewound and must be given again{then}."
+
+    @property
+    def remedy(self) -> str:
+        """Return how to deliver them."""
+        if is_kept(self.first):
+            return "Deliver any position: this publishes the kept rows first. If an error names a position, give it."
+        position = Position.stored(self.first)
+        remedy = f"Give position {position} again, with rows that its sinks take. In a DAG, clear its run."
+        if self.count > 1:
+            remedy += (
+                " Kept rows of later positions are then published again. To discard them, run `airflow ft rewind"
+                f" {self.first.pipeline}`."
+            )
+        return remedy
 
 
 def check_bounds(given: object) -> None:

@@ -114,12 +114,10 @@ def _problem(
     if patience is None or overview.retired:
         return None
     if (needs := health(store, name, patience)).undelivered > patience:
-        return Problem(
-            name,
-            Condition.IN_DOUBT if needs.in_doubt else Condition.WAITING,
-            f"{needs.needs}.",
-            f"Run `airflow ft in-doubt --pipeline {name}`: it shows what each sink has and waits for.",
-        )
+        cause, _, remedy = needs.needs.partition("\nFix: ")
+        look = f"Run `airflow ft in-doubt --pipeline {name}`: it shows what each sink has and waits for."
+        condition = Condition.IN_DOUBT if needs.in_doubt else Condition.WAITING
+        return Problem(name, condition, f"{cause.removesuffix('.')}.", remedy or look)
     return None
 
 

@@ -33,9 +33,10 @@ class Health:
     """Health of a pipeline, by the store's clock.
 
     `undecided` and `undelivered` are the ages of the oldest published checkpoint that is not decided, or not delivered
-    (zero: none). `since_confirmed` is the time since the last confirmation (None: never). `in_doubt` counts PREPARED,
-    COMMITTING and QUARANTINED ones. `needs` says why a person has to act ("": no action needed). `waiting` counts
-    published checkpoints that are not in every sink, `waiting_bytes` is their size in the log. `late`: as in
+    (zero: none). Positions that a rewind has left are undelivered, too (`LeftPositions`). `since_confirmed` is the time
+    since the last confirmation (None: never). `in_doubt` counts PREPARED, COMMITTING and QUARANTINED ones. `needs` says
+    why a person has to act ("": no action needed). `waiting` counts published checkpoints and left positions that are
+    not in every sink. `waiting_bytes` is the size of these checkpoints in the log. `late`: as in
     `Overview`. `failed`: the last run failed. `not_running`: a stream does not run, and was not stopped on purpose.
     `retired`: as in `Overview`; then no undelivered checkpoint needs a person.
     """
@@ -135,6 +136,8 @@ def health(
     undecided = [c for c in staged if c.decided_at is None and c.state in (S.STAGED, S.PREPARED, S.QUARANTINED)]
     # Never below zero: the log's clock may have been ahead.
     ages = {c.number: max(none, now - c.staged_at) for c in staged if c.staged_at is not None}
+    left = store.left_positions(pipeline)
+    left_for = max(none, now - left.first.staged_at) if left is not None and left.first.staged_at else none
     undelivered = max(ages.values(), default=none)
     [overview] = judged([store.overview(pipeline)])
     late, trouble = overview.late, overview.trouble
@@ -148,6 +151,8 @@ def health(
         oldest = max(ages, key=lambda number: ages[number])
         age = timedelta(seconds=round(undelivered.total_seconds()))
         needs = f"checkpoint {oldest} was published {age} ago and is not delivered"
+    elif patience is not None and left is not None and left_for > patience and not overview.retired:
+        needs = with_fix(left.what, left.remedy)
     elif not_running:
         needs = overview.text_of(Condition.NOT_RUNNING)
     elif late is not None:
@@ -156,13 +161,13 @@ def health(
     return Health(
         pipeline=pipeline,
         undecided=max((ages[c.number] for c in undecided), default=none),
-        undelivered=undelivered,
+        undelivered=max(undelivered, left_for),
         since_confirmed=max(none, now - latest.completed_at) if latest and latest.completed_at else None,
         in_doubt=sum(c.state in IN_DOUBT or c.state is S.QUARANTINED for c in opened),
         needs=needs,
         halted=row.halt is not None,
         quarantined=len(quarantined(opened)),
-        waiting=len(ages),
+        waiting=len(ages) + (left.count if left is not None else 0),
         waiting_bytes=sum(c.segment.bytes for c in staged if c.segment is not None),
         late=late,
         failed=trouble is Condition.FAILED,

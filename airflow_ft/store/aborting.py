@@ -210,10 +210,15 @@ def _rewind(
         base_clean=0,
         needs_stage=1,
     )
-    start = "the beginning" if rewind_to is None else f"Spark's batch {rewind_to.batch} at {rewind_to.location}"
+    rewound = concerned if also is None else [*concerned, also]
+    if any(SOURCE in checkpoint.positions for checkpoint in rewound):
+        fate = "are not delivered: each position is given or published again"
+    else:
+        start = "the beginning" if rewind_to is None else f"Spark's batch {rewind_to.batch} at {rewind_to.location}"
+        fate = f"are computed again from {start}"
     write.event(
         EventKind.REWOUND,
-        f"checkpoint {rewind_from} and later are computed again from {start}, by epoch {write.row['epoch']}: {message}",
+        f"checkpoint {rewind_from} and later {fate}, by epoch {write.row['epoch']}: {message}",
         detail={"rewind_from": rewind_from, "reason": reason.value},
     )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.protocol.position import SOURCE
+from airflow_ft.protocol.position import SOURCE, LeftPositions
 from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database
 from airflow_ft.store.reading import first, nothing
@@ -25,7 +25,8 @@ LEFT = (
     "pipeline = ? AND position_digest IS NOT NULL AND after_abort = 'rewound' AND segment_digest IS NOT NULL"
     f" AND {NOT_AGAIN}"
 )
-_FIRST_LEFT = f"{LEFT} ORDER BY number LIMIT 1"
+_NEXT_LEFT = f"{LEFT} AND number > ? ORDER BY number LIMIT 1"
+_COUNT_LEFT = f"SELECT count(DISTINCT position_digest) AS positions FROM checkpoint WHERE {LEFT}"
 _LAST_AT = (
     "pipeline = ? AND position_digest = ? AND segment_digest IS NOT NULL AND positions = ? ORDER BY number DESC LIMIT 1"
 )
@@ -62,10 +63,28 @@ class PositionOperations:
 
         Positions keep the order of their first publication.
         """
-        found = self._one(_FIRST_LEFT, pipeline)
-        if found is None:
+        return next(self.rewound_positions(pipeline), None)
+
+    def rewound_positions(self, pipeline: str) -> Iterator[Checkpoint]:
+        """Yield each rewound position as `rewound_position` does, in the order of their first publications.
+
+        Each is looked up when it is asked for. So a caller that publishes one before it asks for the next gets each
+        once, and the cost of all grows with their number.
+        """
+        above = 0
+        while (found := self._one(_NEXT_LEFT, pipeline, above)) is not None:
+            above = found.number
+            last = self._one(_LAST_AT, pipeline, position_digest(found.positions), json_text(dict(found.positions)))
+            if last is not None:
+                yield last
+
+    def left_positions(self, pipeline: str) -> LeftPositions | None:
+        """See `QueryLog.left_positions`."""
+        first_left = self.rewound_position(pipeline)
+        if first_left is None:
             return None
-        return self._one(_LAST_AT, pipeline, position_digest(found.positions), json_text(dict(found.positions)))
+        [found] = self._database.read(_COUNT_LEFT, pipeline)
+        return LeftPositions(first_left, max(1, found["positions"]))  # one may have been published in between
 
     def unpublished_positions(self, pipeline: str) -> list[Checkpoint]:
         """Return the last try of each position that no checkpoint has published since, newest first."""

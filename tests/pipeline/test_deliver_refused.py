@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -19,13 +19,18 @@ from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import participant_factory
 from airflow_ft.protocol import settling as protocol_settling
 from airflow_ft.protocol.coordinator import coordinating
+from airflow_ft.protocol.doctor import Verdict, examine_state
 from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, SinkUnavailableError, StorageUnavailableError
+from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, Fence, Plan
+from airflow_ft.protocol.overview import Condition
 from airflow_ft.protocol.position import Position
+from airflow_ft.protocol.problems import problems
 from airflow_ft.protocol.reasons import AbortReason, Reason
 from airflow_ft.protocol.recovery import give_up_undecided
 from airflow_ft.protocol.settling import Settling
+from airflow_ft.protocol.sweep import health
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
@@ -255,6 +260,31 @@ def test_a_person_discards_kept_rows(shop: Shop, monkeypatch: pytest.MonkeyPatch
             shop.deliver(rows(9), number + 1)
         assert not shop.deliver(rows(number), number)["repeated"]
     assert [id for id, _ in shop.rows()] == given
+
+
+def test_kept_rows_are_shown_as_undelivered(shop: Shop) -> None:
+    publish(shop, rows(BAD), 1)
+    publish(shop, rows(8), 2)
+    publish(shop, rows(8), 3)
+    patience = timedelta(days=1)
+    with pytest.raises(DeclinedError):
+        shop.deliver(rows(8), 4)
+    with closing(open_store(shop.store)) as store:
+        left = store.left_positions("orders")
+        assert left is not None and (left.first.number, left.count) == (1, 4)
+        found = health(store, "orders", timedelta(0))
+        assert found.undelivered > timedelta(0) and found.waiting == 4
+        assert found.needs == with_fix(left.what, left.remedy)
+        assert health(store, "orders", patience).needs == ""
+        [problem] = problems(store, patience=timedelta(0), conditions=[])
+        assert (problem.condition, problem.remedy) == (Condition.WAITING, left.remedy)
+        [check] = [each for each in examine_state(store, "orders") if each.name == "positions"]
+        assert (check.verdict, check.remedy) == (Verdict.WARNING, left.remedy)
+    shop.deliver(rows(1), 1)
+    with closing(open_store(shop.store)) as store:
+        assert store.left_positions("orders") is None
+        assert health(store, "orders", timedelta(0)).waiting == 0
+        assert not [each for each in examine_state(store, "orders") if each.name == "positions"]
 
 
 def rewind(shop: Shop) -> list[str]:

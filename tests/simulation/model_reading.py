@@ -184,6 +184,10 @@ class ModelReading:
             found.add(self._origin.location)
         return frozenset(found)
 
+    def left_positions(self, pipeline: str) -> None:
+        """No schedule has positions of a program."""
+        self._known(pipeline)
+
     def latest_confirmed(self, pipeline: str) -> Checkpoint | None:
         self._known(pipeline)
         return next((row for row in reversed(self._rows.values()) if row.state is S.COMPLETED), None)

@@ -180,6 +180,8 @@ def every_operation(store: DecisionLog) -> None:
     store.published_at(PIPELINE, given)
     store.newest_position(PIPELINE)
     store.rewound_position(PIPELINE)
+    store.left_positions(PIPELINE)
+    list(store.rewound_positions(PIPELINE))
     store.unpublished_positions(PIPELINE)
     store.pipelines()
     store.run(PIPELINE, RUN)

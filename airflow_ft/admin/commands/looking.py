@@ -16,7 +16,7 @@ from airflow_ft.pipeline.actions.words import state_text
 from airflow_ft.protocol.backpressure import held_back
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, NewerReleaseError, StoreCorruptError, filled
 from airflow_ft.protocol.explaining import explained
-from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.failure import Failure, with_fix
 from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.lookup import checkpoint_of
 from airflow_ft.protocol.model import DRAINED, Checkpoint, CheckpointState
@@ -65,6 +65,7 @@ def pipelines(args: Namespace) -> None:
                 )
                 or None,
                 "held_back": None,
+                "positions_left": None,
             }
             try:
                 rows.append(summary | _of_checkpoints(store, row.name))
@@ -74,7 +75,7 @@ def pipelines(args: Namespace) -> None:
         if args.output != "table":
             print_table(rows, args.output)
             return
-        too_long = {"why", "code", "warnings", "alive_at"}  # too long for a column, or part of `why`
+        too_long = {"why", "code", "warnings", "alive_at", "positions_left"}  # too long for a column, or part of `why`
         print_table(
             [{name: value for name, value in each.items() if name not in too_long} for each in rows], args.output
         )
@@ -83,6 +84,8 @@ def pipelines(args: Namespace) -> None:
                 say(f"{each['pipeline']} is {Condition(each['condition']).words}: {each['why']}")
             for warning in each["warnings"]:
                 say(f"{each['pipeline']}: warning {warning}")
+            if each["positions_left"]:
+                say(f"{each['pipeline']}: {each['positions_left']}")
 
 
 def _age(lag: Lag, now: datetime) -> str:
@@ -102,12 +105,13 @@ def _say_unknown(error: Exception) -> None:
 
 def _of_checkpoints(store: DecisionLog, pipeline: str) -> dict[str, Any]:
     latest = store.latest_confirmed(pipeline)
-    held = held_back(store, pipeline)
+    held, left = held_back(store, pipeline), store.left_positions(pipeline)
     return {
         "confirmed": latest.number if latest else 0,
         "confirmed_at": latest.completed_at if latest else None,
         "unsettled": sum(not c.is_settled for c in store.open_checkpoints(pipeline)),
         "held_back": str(held) if held else None,
+        "positions_left": with_fix(left.what, left.remedy) if left else None,
     }
 
 
@@ -165,6 +169,8 @@ def show(args: Namespace) -> None:
             say(line)
         for warning in store.warnings([args.pipeline]).get(args.pipeline, ()):
             say(f"warning: {warning}")
+        if left := store.left_positions(args.pipeline):
+            say(with_fix(left.what, left.remedy))
         if held := held_back(store, args.pipeline):
             say(f"the stream triggers no checkpoint: {held.reason} since {time_text(held.since)}")
             say(f"  {held.reason.cause} {filled(held.reason.remedy, args.pipeline)}")
