@@ -80,6 +80,9 @@ class TableChecks(ABC, Generic[V]):
         """Describe the space that is left, for the doctor. SinkAccessError: a file cannot be written there."""
         return ""
 
+    def ask_storage(self, place: Any, version: V | None) -> None:
+        """Ask the storage of the table's files, for the doctor: it may take long. Raise the client's error."""
+
     @contextmanager
     def looked(
         self, sink: Any, connection: ConnectionInfo, /, *, quickly: bool, **where: Any
@@ -96,15 +99,18 @@ class TableChecks(ABC, Generic[V]):
         """Yield what must be there before `prepare`: a place that can be reached, and a table that takes rows."""
         name, settings = only_sink(plan, "table")
         sink = self.sink.from_settings(plan.name, settings)
-        yield Requirement("table", partial(self._table, sink, connection), name)
+        look = partial(self._table, sink, connection)
+        yield Requirement("table", look, name, partial(look, closely=True))
 
-    def _table(self, sink: Any, connection: ConnectionInfo) -> Finding:
+    def _table(self, sink: Any, connection: ConnectionInfo, *, closely: bool = False) -> Finding:
         with self.looked(sink, connection, quickly=True) as (place, there):
             if there is None and not sink.create:
                 raise lacks_table(self.sink, place)
             if there is not None and (problems := list(there.oddities())):
                 return Finding(problems=problems)
             room = self.room(sink, place, there)
+            if closely:
+                self.ask_storage(place, there)
             if there is None:
                 return Finding(f"{place} will be created{room}")
             return Finding(f"{self.shown(place, there)}{room}")

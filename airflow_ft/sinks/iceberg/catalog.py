@@ -140,6 +140,15 @@ class Connected(CatalogTable):
             if urlsplit(location).scheme not in _CONNECTING:
                 load_file_io(dict(given), location).new_output(location)
 
+    def ask_storage(self, locations: Iterable[str], given: Mapping[str, str]) -> None:
+        """Let an object store or HDFS look for the locations: its client raises if address or credentials are wrong.
+
+        Without credentials the client searches them in several places, which may take some seconds.
+        """
+        for location in locations:
+            if urlsplit(location).scheme in _CONNECTING:
+                load_file_io(dict(given), location).new_input(location).exists()
+
     def _no_place(self, what: str, words: str) -> AirflowFtError:
         remedy = "Correct warehouse in the extra of the connection."
         if not self.connection.extra.get("warehouse"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -33,10 +33,13 @@ class Checks(CatalogChecks[Version]):
 
     def room(self, sink: IcebergSink, place: Connected, version: Version | None) -> str:
         place.require_database()
-        there = version.folders() if version is not None else list(filter(None, [place.location()]))
-        place.require_clients(there, version.table.io.properties if version is not None else place.catalog.properties)
+        there, given = _storage(place, version)
+        place.require_clients(there, given)
         free = [room(folder) for folder in map(local, there) if folder is not None]
         return f", {min(free):,} bytes free" if free else ""
+
+    def ask_storage(self, place: Connected, version: Version | None) -> None:
+        place.ask_storage(*_storage(place, version))
 
     def shown(self, place: Connected, version: Version) -> str:
         format = version.table.metadata.format_version
@@ -51,6 +54,13 @@ class Checks(CatalogChecks[Version]):
         partitions = {field.name for spec in specs for field in spec.fields}
         found = columns.schema_problems(sink, schema, there, version.spec, name, partitions)
         return (_renamed(each, version, schema) or each for each in found)
+
+
+def _storage(place: Connected, version: Version | None) -> tuple[list[str], Mapping[str, str]]:
+    """Return the locations of the table's files, as far as they are known, and the properties of their client."""
+    if version is None:
+        return list(filter(None, [place.location()])), place.catalog.properties
+    return version.folders(), version.table.io.properties
 
 
 def _renamed(problem: AirflowFtError, version: Version, schema: pa.Schema) -> UnfitTargetError | None:

@@ -138,6 +138,18 @@ def test_pyiceberg_says_which_places_it_reaches(
     assert [code for code, _ in problems(given, NEW)] == codes
 
 
+@pytest.mark.release  # the client tries for ten seconds
+def test_the_doctor_asks_an_object_store(tmp_path: Path) -> None:
+    connection = in_file(tmp_path)
+    keys = {"s3.access-key-id": "key", "s3.secret-access-key": "secret-of-ours", "s3.region": "us-east-1"}
+    store = {"warehouse": "s3://bucket/lake", "s3.endpoint": "http://127.0.0.1:9", **keys}
+    given = replace(connection, extra={**connection.extra, **store})
+    plan = plan_delivery({"rows": IcebergSink(table=NEW)}).participants[0]
+    assert not lacks(required("p", plan, given))  # a task does not wait for it
+    [found] = [each for each in doctor.examine("p", plan, given, []) if each.verdict is Verdict.PROBLEM]
+    assert found.code == "sink_unavailable" and "secret-of-ours" not in str(found)
+
+
 def test_a_misspelled_table_is_named_before_its_place(tmp_path: Path) -> None:
     connection = with_table(tmp_path / "there")
     for warehouse in (None, "file:///proc/nope/lake"):
@@ -167,5 +179,7 @@ def test_a_namespace_of_the_catalog_has_its_own_place(tmp_path: Path) -> None:
     with closing(Table(connection).catalog()) as catalog:
         catalog.create_namespace("shop", {"location": f"file://{tmp_path}/own"})
         catalog.create_namespace("far", {"location": "s3://bucket/far"})
-    assert problems(connection, NEW) == problems(connection, "lake.far.new") == []
+    assert problems(connection, NEW) == []
+    far = plan_delivery({"rows": IcebergSink(table="lake.far.new")}).participants[0]
+    assert not lacks(required("p", far, connection))
     assert [code for code, _ in problems(connection, "lake.other.new")] == ["connection_invalid"]
