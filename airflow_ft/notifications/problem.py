@@ -94,10 +94,12 @@ class ProblemNotifier(BaseNotifier):
             if names is not None:
                 check_texts(name, names if isinstance(names, str) or not isinstance(names, Collection) else [*names])
         if pipelines is not None and not pipelines:  # it would report nothing, as below
-            raise wrong("pipelines", shown(pipelines), "Name a pipeline, or leave pipelines out for all.")
+            remedy = "Name a pipeline, or leave pipelines out for all."
+            raise wrong("pipelines", shown(pipelines), remedy, what="pipelines is empty.")
         for name, given in (("pipelines", [*(pipelines or ())]), ("store", store)):
             if is_late_anywhere(given):
-                raise wrong(name, shown(given), f"Give {name} without Jinja: a notifier does not render it.")
+                remedy = f"Give {name} without Jinja: a notifier does not render it."
+                raise wrong(name, shown(given), remedy, what=f"{name} has Jinja.")
         for name, value in (("late_after", late_after), ("patience", patience)):
             check_length_of_time(name, value)
         wanted = [str(each).upper() for each in conditions or URGENT]

@@ -279,10 +279,10 @@ def test_a_name_that_the_log_lacks_is_mentioned(store: DecisionLog, caplog: pyte
 
 def test_a_task_of_several_pipelines_reports_those(store: DecisionLog) -> None:
     barrier = BarrierSensor(task_id="passed", pipelines=["kept", "well"], barrier="closing")
-    recovery = RecoverAllOperator(task_id="recover", pipelines=["broken"])
+    recovery = RecoverAllOperator(task_id="recover", pipelines=["slow"])
     for task in (barrier, recovery):
         received(ProblemNotifier(Chat("{{ problem.pipeline }}")), task=task)
-    assert SENT == ["kept", "broken"]
+    assert SENT == ["kept", "slow"]
 
 
 def test_a_sensor_reports_the_pipeline_with_its_suffix(store: DecisionLog) -> None:
@@ -369,8 +369,8 @@ def test_a_deadline_calls_it_with_plain_data(given: dict[str, Any], store: Decis
         ("late_after", "soon", "'soon'"),
         ("conditions", "FAILED", "'FAILED'"),
         ("pipelines", 5, "5"),
-        ("pipelines", [], "[]"),
-        ("pipelines", ["{{ params.shop }}"], "['{{ params.shop }}']"),
+        ("pipelines", [], "a list"),
+        ("pipelines", ["{{ params.shop }}"], "a list"),
         ("store", "{{ conn.log }}", "'{{ conn.log }}'"),
         ("arguments", "x", "'x'"),
     ],

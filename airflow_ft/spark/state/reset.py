@@ -209,11 +209,11 @@ def _without_positions(lost: WalCorruptError, pipeline: str, left_out: Sequence[
     )
     if left_out:
         lost.fields["sources"] = list(left_out)
-        names = " ".join(f"--forget-source {shlex.quote(name)}" for name in left_out)
+        names = " --forget-source ".join(map(shlex.quote, left_out))
         lost.remedy += (
-            f" Otherwise run `airflow ft reset-state {pipeline} {names}`. The decision log cannot restore the position"
-            f" of {', '.join(left_out)}, which the job no longer reads. If the job reads a forgotten source again, it"
-            " begins at its start, and its rows are delivered again."
+            f" Otherwise run `airflow ft reset-state {pipeline} --forget-source {names}`. The decision log cannot"
+            f" restore the position of {', '.join(left_out)}, which the job no longer reads. If the job reads a forgotten"
+            " source again, it begins at its start, and its rows are delivered again."
         )
     else:
         lost.remedy += (
