@@ -212,8 +212,8 @@ def _without_positions(lost: WalCorruptError, pipeline: str, left_out: Sequence[
         names = " --forget-source ".join(map(shlex.quote, left_out))
         lost.remedy += (
             f" Otherwise run `airflow ft reset-state {pipeline} --forget-source {names}`. The decision log cannot"
-            f" restore the position of {', '.join(left_out)}, which the job no longer reads. If the job reads a forgotten"
-            " source again, it begins at its start, and its rows are delivered again."
+            f" restore the position of {', '.join(left_out)}, which the job no longer reads. If the job reads a"
+            " forgotten source again, it begins at its start, and its rows are delivered again."
         )
     else:
         lost.remedy += (
