@@ -92,8 +92,11 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o711)
     lock = (folder / "lock").open("a+")
-    if not _stop_kept(lock) or arguments.stop:
-        return 0 if arguments.stop else 2
+    stopped = _stop_kept(lock)
+    if arguments.stop:
+        return 0 if stopped else 1
+    if not stopped:
+        return 2
     if arguments.keep:
         return _in_background(lambda done: _demonstrate(arguments, folder, lock, done))
     return _demonstrate(arguments, folder, lock, None)
@@ -130,6 +133,7 @@ def _stop_kept(lock: IO[str]) -> bool:
                 return True
             except BlockingIOError:
                 time.sleep(0.1)
+        print(f"process {owner['pid']} did not end within 60 seconds: look at its log, then kill it", flush=True)
     return False
 
 
