@@ -17,7 +17,7 @@ def test_nothing_to_stop_is_a_success(tmp_path: Path) -> None:
     assert stopped(tmp_path).returncode == 0
 
 
-def test_a_demonstration_at_work_is_not_stopped(tmp_path: Path) -> None:
+def test_a_running_demonstration_is_not_stopped(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = stopped(tmp_path)

@@ -147,7 +147,8 @@ def test_the_doctor_asks_an_object_store(tmp_path: Path) -> None:
     plan = plan_delivery({"rows": IcebergSink(table=NEW)}).participants[0]
     assert not lacks(required("p", plan, given))  # a task does not wait for it
     [found] = [each for each in doctor.examine("p", plan, given, []) if each.verdict is Verdict.PROBLEM]
-    assert found.code == "sink_unavailable" and "0ur-Secret" not in str(found)
+    shown = f"{found.to_json()}"
+    assert found.code == "sink_unavailable" and "0ur-Secret" not in shown
 
 
 def test_a_misspelled_table_is_named_before_its_place(tmp_path: Path) -> None:
