@@ -67,7 +67,7 @@ class _Keys:
                     values = {column: values[column] for column in self.columns if column in values}
                 shown = sample((key, *(value.decode(errors="replace") for value in values.values())))
                 there = digest(values if in_hash else [*values.values()])
-                yield Change(key, None if deletes[row] else there, shown)
+                yield Change(key, None if deletes[row] else there, shown, sum(map(len, values.values())))
 
     def look_up(self, keys: Sequence[str]) -> Mapping[str, Found]:
         pipe, version = self.documents.client.pipeline(transaction=False), self.sink.version_field

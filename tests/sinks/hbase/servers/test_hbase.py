@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -23,9 +23,12 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import doctor
+from airflow_ft.sinks.base import keyed_verify
+from airflow_ft.sinks.base.keyed_verify import Found
 from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.hbase import requirements, setup
 from airflow_ft.sinks.hbase import server as gateway
+from airflow_ft.sinks.hbase import verify as verifying
 from airflow_ft.sinks.hbase.server import opened, require_ledger
 from airflow_ft.sinks.hbase.spec import HBaseSink
 from airflow_ft.sinks.hbase.verify import verify
@@ -190,6 +193,22 @@ def test_verify_reads_each_delivery_with_its_own_settings(world: World) -> None:
         delivered.append(Delivered(plan, world.deliver(plan), delivered[-1].proof if delivered else None))
     [report] = verify(delivered, delivered[-1].plan.participants[0], target.connection, open_wal())
     assert report.is_exact and report.expected == 3
+
+
+def test_verify_asks_for_few_large_rows_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = world.target
+    monkeypatch.setattr(keyed_verify, "_BYTES_AT_ONCE", 1_000_000)
+    plan = world.plan(pa.table({"id": range(10), "text": ["x" * 300_000] * 10}))
+    delivered, asked = Delivered(plan, world.deliver(plan), None), list[int]()
+
+    def look_up(keys: Any, wanted: Sequence[str]) -> Mapping[str, Found]:
+        asked.append(len(wanted))
+        return look_up_before(keys, wanted)
+
+    look_up_before = verifying._Keys.look_up
+    monkeypatch.setattr(verifying._Keys, "look_up", look_up)
+    [report] = verify([delivered], plan.participants[0], target.connection, open_wal())
+    assert report.is_exact and asked == [3, 3, 3, 1]
 
 
 def test_null_deletes_a_cell_and_others_stay(world: World) -> None:
