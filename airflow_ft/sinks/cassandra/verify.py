@@ -68,7 +68,8 @@ class _Keys:
 
     @property
     def error(self) -> str:
-        return "its rows expire, so missing ones prove nothing" if self.table.seconds_to_live(self.sink) else ""
+        expire = any(self.table.seconds_to_live(sink) for sink in self.sinks.values())
+        return "its rows expire, so missing ones prove nothing" if expire else ""
 
     def ledger(self) -> DocumentLedger:
         return self.read_ledger

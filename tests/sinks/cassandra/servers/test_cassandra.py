@@ -372,6 +372,11 @@ def test_rows_expire_at_a_time_that_a_retry_does_not_move(world: World, monkeypa
     assert 900 < living <= 1_000
     [report] = verify([delivered], delivered.plan.participants[0], world.target.connection, open_wal())
     assert report.error
+    world.target.sink = sink  # a later checkpoint does not expire
+    later_one = replace(deliver(world, id=[3], text=["c"]), before=delivered.proof)
+    [report] = verify([delivered, later_one], later_one.plan.participants[0], world.target.connection, open_wal())
+    assert report.error
+    world.target.sink = replace(sink, ttl_seconds=1_000)
     plan = world.plan(pa.table({"id": [2], "text": ["b"]}))
     vote = world.prepare(plan)
     later = chain([0], repeat(600_000_000))  # its stamp was given out 10 minutes ago

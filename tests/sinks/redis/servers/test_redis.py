@@ -227,6 +227,47 @@ def test_verify_reads_each_delivery_with_its_own_settings(redis_server: Redis, t
         assert report.is_exact and report.expected == 2
 
 
+def test_verify_reads_each_key_as_it_was_written(world: World) -> None:
+    """Keys that no delivery has written since `value` or `ttl_seconds` changed keep their old form."""
+    target: Any = world.target
+    delivered: list[Delivered] = []
+    for number, (value, id) in enumerate((("hash", 1), ("hash", 2), ("json", 3), ("string", 4), ("string", 3)), 1):
+        target.sink = replace(target.sink, value=value)
+        plan = world.plan_of(number, world.segment_of(number, pa.table({"id": [id], "text": [f"of {number}"]})))
+        delivered.append(Delivered(plan, world.deliver(plan), delivered[-1].proof if delivered else None))
+
+    def report(given: list[Delivered]) -> Any:
+        [found] = verify(given, given[-1].plan.participants[0], target.connection, open_wal())
+        return found
+
+    found = report(delivered)
+    assert found.is_exact and found.expected == 4
+    target.db.hset("orders:1", "text", "changed")
+    target.db.delete("orders:2", "orders:4")
+    target.db.rpush("orders:4", "a list")
+    assert report(delivered).missing == 3
+    plans = tuple(each.plan.participants[0] for each in delivered[2:])
+    last = report([replace(delivered[2], others=plans)])  # the key was written since, as a string
+    assert last.is_exact and any("1 key not judged" in note for note in last.notes)
+    target.db.execute_command("ACL", "SETUSER", "default", "-hmget")
+    try:
+        with raises(SinkAccessError, "privilege_missing"):
+            report(delivered)
+    finally:
+        target.db.execute_command("ACL", "SETUSER", "default", "+hmget")
+
+
+def test_verify_compares_no_keys_of_which_some_expire(world: World) -> None:
+    target: Any = world.target
+    delivered: list[Delivered] = []
+    for number, seconds in enumerate((1_000, 0), 1):
+        target.sink = replace(target.sink, ttl_seconds=seconds)
+        plan = world.plan_of(number, world.segment_of(number, world.table(number, 1)))
+        delivered.append(Delivered(plan, world.deliver(plan), delivered[-1].proof if delivered else None))
+    [report] = verify(delivered, delivered[-1].plan.participants[0], target.connection, open_wal())
+    assert report.error
+
+
 def test_verify_misses_all_keys_of_an_emptied_server(world: World) -> None:
     """Also the ledger is gone, and the decision log alone knows that no later number was delivered."""
     target: Any = world.target
