@@ -147,11 +147,29 @@ def test_a_namespace_that_is_missing_is_told(world: World) -> None:
     sink = world.target.sink
     world.target.sink = replace(sink, table="nowhere:orders")  # type: ignore[type-var]
     [problem] = lacking(world)
-    assert "create_namespace 'nowhere'" in problem.remedy and "create 'nowhere:orders'" in problem.remedy
+    assert "create_namespace 'nowhere', then create 'nowhere:orders'" in problem.remedy
+    world.target.sink = replace(sink, table="hbase:orders")  # type: ignore[type-var]
+    assert "create_namespace" not in lacking(world)[0].remedy
     world.target.sink = sink
     world.target.connection = replace(world.target.connection, schema="nowhere")
+    [problem] = lacking(world)
+    assert (problem.code, problem.fields["namespace"]) == ("database_missing", "nowhere")
     with raises(SinkAccessError, "database_missing", namespace="nowhere"):
         world.prepare(world.plan())
+
+
+@pytest.mark.parametrize("place", [b"hbase:nothing", b"orders"], ids=["without its table", "without its rows"])
+def test_a_namespace_that_is_not_known_is_no_problem(
+    world: World, place: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in HBase 3, which has no table of namespaces."""
+    monkeypatch.setattr(gateway, "_NAMESPACES", place)
+    plan, connection = world.plan(), replace(world.target.connection, schema="nowhere")
+    found = doctor.examine(plan.pipeline, plan.participants[0], connection, [])
+    assert [each.verdict.name for each in found] == ["OK", "OK"]
+    with opened(connection) as client, raises(UnfitTargetError, "table_missing") as caught:
+        gateway.require_table(client, "here", "nowhere:orders", ["f"])
+    assert caught.error and "create_namespace 'nowhere' (unless" in caught.error.remedy
 
 
 def test_the_setup_names_tables_families_and_deletes(world: World) -> None:
