@@ -250,6 +250,40 @@ def test_a_missing_permission_is_found_before_the_decision(world: World) -> None
         target.db.execute("DROP ROLE picker")
 
 
+def test_a_table_of_its_own_needs_the_right_to_create(world: World) -> None:
+    """An administrator grants that right, or creates the table."""
+    target: Any = world.target
+    target.db.execute("CREATE ROLE IF NOT EXISTS maker WITH PASSWORD = 'only-F0r-tests' AND LOGIN = true")
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    target.sink = replace(target.sink, table=f"{KEYSPACE}.orders")
+    connection = target.connection = replace(target.connection, login="maker", password="only-F0r-tests", schema="bare")
+    try:
+        for each in ("SELECT ON TABLE system_views.settings", f"MODIFY ON TABLE {KEYSPACE}.orders"):
+            target.db.execute(f"GRANT {each} TO maker")
+        target.db.execute(f"CREATE KEYSPACE IF NOT EXISTS bare WITH replication = {replication}")
+        wait_for(lambda: len(lacking(world)) == 1, 30, "the node notices the granted permissions")
+        [problem] = lacking(world)
+        assert (problem.code, problem.fields["table"]) == ("privilege_missing", "bare.airflow_ft")
+        create, _, grant = problem.remedy.split("`")[1::2]
+        target.db.execute(grant)
+        wait_for(lambda: not lacking(world), 30, "the node notices the granted permission")
+        assert not target.db.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'bare'").all()
+        world.deliver(world.plan())
+        target.db.execute("DROP TABLE bare.airflow_ft")
+        target.db.execute(grant.replace("GRANT", "REVOKE").replace(" TO ", " FROM "))
+        target.db.execute(create)
+        for permission in ("SELECT", "MODIFY"):
+            target.db.execute(f"GRANT {permission} ON TABLE bare.airflow_ft TO maker")
+        wait_for(lambda: not lacking(world), 30, "the node notices the granted permissions")
+        (world.folder / "other").mkdir()
+        other = World(target, world.folder / "other")
+        other.deliver(other.plan())
+    finally:
+        target.connection = replace(connection, login=target.server.user, password=target.server.password)
+        target.db.execute("DROP KEYSPACE IF EXISTS bare")
+        target.db.execute("DROP ROLE maker")
+
+
 @pytest.mark.parametrize("kind", ["SimpleStrategy", "NetworkTopologyStrategy"])
 def test_more_replicas_than_nodes_are_refused(world: World, kind: str) -> None:
     target: Any = world.target
