@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from itertools import chain, repeat
@@ -109,25 +109,37 @@ def add_node(session: Session, name: str, port: int) -> Host:
     return host
 
 
-def test_nodes_that_cannot_be_reached_are_not_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are behind a firewall that drops packets; the driver tries two of them at a time."""
-    target: Any = world.target
-    monkeypatch.setattr(server, "_CONNECT_SECONDS", 0.5)
-    names = [f"127.0.0.{last}" for last in range(101, 107)]
+@contextmanager
+def silent_nodes(session: Session, port: int, count: int) -> Iterator[list[Host]]:
+    """Add nodes behind a firewall that drops packets."""
+    names = [f"127.0.0.{last}" for last in range(101, 101 + count)]
     with ExitStack() as stack:
         for name in names:
             full = stack.enter_context(socket())
-            full.bind((name, target.server.port))
+            full.bind((name, port))
             full.listen(0)
             for _ in range(3):
                 waiting = stack.enter_context(socket())
                 waiting.setblocking(False)
-                waiting.connect_ex((name, target.server.port))
-        session = stack.enter_context(opened(target.connection))
+                waiting.connect_ex((name, port))
+        yield [add_node(session, name, port) for name in names]
+
+
+def test_nodes_that_cannot_be_reached_are_not_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = world.target
+    monkeypatch.setattr(server, "_CONNECT_SECONDS", 0.5)
+    with opened(target.connection) as session, silent_nodes(session, target.server.port, 6) as hosts:
         session.cluster.connect_timeout = 5
-        hosts = [add_node(session, name, target.server.port) for name in names]
         server.check_nodes(session, "ring", [KEYSPACE], unsafe=False)
         assert any(host.is_up is None for host in hosts), "the driver still tries to connect"
+
+
+def test_many_silent_nodes_are_waited_for_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = world.target
+    monkeypatch.setattr(server, "_CONNECT_SECONDS", 2)
+    with opened(target.connection) as session, silent_nodes(session, target.server.port, 12) as hosts:
+        server.check_nodes(session, "ring", [KEYSPACE], unsafe=False)  # waits 4 s at most
+        assert [host.is_up for host in hosts] == [False] * 12
 
 
 def test_all_nodes_that_are_up_are_asked(world: World) -> None:
