@@ -109,3 +109,14 @@ return {'OK', ''}
 """
 )
 """Apply a chunk, if this attempt still owns the head and the rows before it are in."""
+
+LACKING = """
+-- ARGV: a key, and names of commands
+local arguments = {TYPE = {}, UNLINK = {}, SET = {''}, EXPIRE = {'1'}, PERSIST = {}, HSET = {'f', ''}, HDEL = {'f'}}
+local lacking = {}
+for i = 2, redis.acl_check_cmd and #ARGV or 0 do  -- since 7.0
+  if not redis.acl_check_cmd(ARGV[i], ARGV[1], unpack(arguments[ARGV[i]])) then lacking[#lacking + 1] = ARGV[i] end
+end
+return lacking
+"""
+"""Return the commands that this user may not run with a key. One of them could fail after others have written."""

@@ -199,6 +199,32 @@ def test_the_printed_rules_suffice(world: World) -> None:
         target.db.execute_command("ACL", "DELUSER", "loader")
 
 
+@pytest.mark.parametrize("strategy", ["upsert", "atomic"])
+@pytest.mark.parametrize(
+    ("denied", "value", "seconds"),
+    [("HDEL", "hash", 0), ("PERSIST", "hash", 0), ("HSET", "hash", 9), ("EXPIRE", "json", 9), ("SET", "string", 0)],
+)
+def test_a_command_that_is_denied_shows_no_row(
+    redis_server: Redis, tmp_path: Path, strategy: str, denied: str, value: str, seconds: int
+) -> None:
+    """Scripts do not roll back: one that fails among the rows would leave some without a marker."""
+    with closing(World(Keys(redis_server, value, strategy), tmp_path)) as world:
+        target: Any = world.target
+        target.sink = replace(target.sink, ttl_seconds=seconds)
+        user = ["ACL", "SETUSER", "poor", "on", ">only-F0r-tests", f"~{OURS}*", "+@all"]
+        target.db.execute_command(*user, f"(~orders:* +@all -{denied.lower()})")
+        target.connection = replace(target.connection, login="poor", password="only-F0r-tests")
+        try:
+            [problem] = lacking(world, target.connection)
+            assert problem.code == "privilege_missing" and denied in problem.what
+            with raises(SinkAccessError, "privilege_missing"):
+                world.prepare(world.plan())
+            target.db.execute_command("ACL", "SETUSER", "poor", "clearselectors", "~orders:*")
+            world.deliver(world.plan())
+        finally:
+            target.db.execute_command("ACL", "DELUSER", "poor")
+
+
 def test_no_row_waits_for_a_full_batch(world: World) -> None:
     check_last_rows(world)
 
