@@ -19,7 +19,7 @@ def test_the_changes_of_a_checkpoint_are_not_kept_in_memory() -> None:
         assert last.changes == 100_000 and peak < 5_000_000
 
 
-def test_no_more_bytes_are_asked_for_than_memory_takes() -> None:
+def test_large_values_are_compared_few_at_a_time() -> None:
     sizes = {"a": 1, "b": 31_999_999, "c": 1, "d": 50_000_000, **{f"e{number:04}": 0 for number in range(1_001)}}
     with closing(LastChanges()) as last:
         last.add((1, Change(key, b"", "", size)) for key, size in sizes.items())

@@ -134,7 +134,7 @@ def test_nodes_that_cannot_be_reached_are_not_asked(world: World, monkeypatch: p
         assert any(host.is_up is None for host in hosts), "the driver still tries to connect"
 
 
-def test_many_silent_nodes_are_waited_for_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_silent_nodes_take_one_connect_timeout(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     target: Any = world.target
     monkeypatch.setattr(server, "_CONNECT_SECONDS", 2)
     with opened(target.connection) as session, silent_nodes(session, target.server.port, 12) as hosts:
