@@ -24,6 +24,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import doctor
+from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.redis import requirements, setup
@@ -449,6 +450,25 @@ def test_only_a_newer_fence_ends_the_process(
     if kind is SinkUnavailableError:
         world.commit(plan, vote)
         world.shows(world.ids_of(1))
+
+
+def test_a_document_of_another_primary_is_not_replaced(world: World) -> None:
+    """After a failover, a process that read from the old primary connects to the new one, where a successor works."""
+    world.deliver(world.plan())
+    plan = world.plan()
+    world.prepare(plan)
+    participant: Any = world.participant(plan)
+    key, db = f"{OURS}{plan.pipeline}:{plan.participants[0].name}", world.target.raw  # type: ignore[attr-defined]
+    replica = db.hgetall(key)
+    older, newer = world.fence(1, world.attempt()), world.fence(1, world.attempt())
+    with participant._writing(older, plan) as (_, ledger):
+        participant._raised(ledger, older)
+    with pytest.raises(OvertakenError), participant._writing(older, plan) as (_, ledger):
+        ledger.raise_floor(1)
+        db.hset(key, mapping=replica)
+        with participant._writing(newer, plan) as (_, there):
+            participant._raised(there, newer)
+    assert int(db.hget(key, "attempt")) == newer.attempt
 
 
 def test_pruning_does_not_end_a_running_delivery(world: World) -> None:
