@@ -24,6 +24,8 @@ from airflow_ft.sinks.set_aside import DeliveredLog
 
 S = TypeVar("S")
 _AT_ONCE = 1000
+_BYTES_AT_ONCE = 32_000_000
+"""Bytes of the values that a store is asked for at once, by their sizes in the log, unless one value is larger."""
 SAME, LACKING, CHANGED, LEFT, UNKNOWN = "same", "lacking", "changed", "left", "unknown"
 DIFFERENCES = {
     LACKING: "rows that are not there",
@@ -34,11 +36,15 @@ DIFFERENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of a key: the digest of the value that it leaves (None: it deletes), and a text for people."""
+    """A change of a key: the digest of the value that it leaves (None: it deletes), and a text for people.
+
+    size: about how many bytes the value has.
+    """
 
     key: str
     digest: bytes | None
     sample: str
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +64,8 @@ class LastChanges:
     def __init__(self) -> None:
         self._db = temporary_database()
         self._db.execute(
-            "CREATE TABLE last (key TEXT PRIMARY KEY, number INTEGER NOT NULL, digest BLOB, sample TEXT NOT NULL)"
-            " WITHOUT ROWID"
+            "CREATE TABLE last (key TEXT PRIMARY KEY, number INTEGER NOT NULL, digest BLOB, sample TEXT NOT NULL,"
+            " size INTEGER NOT NULL) WITHOUT ROWID"
         )
         self.changes = 0
 
@@ -67,17 +73,18 @@ class LastChanges:
         """Add numbered changes. Of a key, the last change of the highest number counts."""
         self._db.execute("BEGIN")
         self._db.executemany(
-            "INSERT INTO last VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET number = excluded.number,"
-            " digest = excluded.digest, sample = excluded.sample WHERE excluded.number >= last.number",
+            "INSERT INTO last VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET number = excluded.number,"
+            " digest = excluded.digest, sample = excluded.sample, size = excluded.size"
+            " WHERE excluded.number >= last.number",
             self._counted(changes),
         )
         self._db.execute("COMMIT")
 
-    def _counted(self, changes: Iterable[tuple[int, Change]]) -> Iterator[tuple[str, int, bytes | None, str]]:
+    def _counted(self, changes: Iterable[tuple[int, Change]]) -> Iterator[tuple[str, int, bytes | None, str, int]]:
         """Yield changes as rows of the table, one at a time: a checkpoint may have more than memory takes."""
         for number, each in changes:
             self.changes += 1
-            yield each.key, number, each.digest, each.sample
+            yield each.key, number, each.digest, each.sample, each.size
 
     def digest(self, key: str) -> bytes | None:
         """Return the digest of the value that a key has; None: the key was deleted, or never written."""
@@ -85,10 +92,19 @@ class LastChanges:
         return row[0] if row is not None else None
 
     def batches(self) -> Iterator[list[tuple[int, Change]]]:
-        """Yield all keys, with the number of the checkpoint that changed each last."""
-        cursor = self._db.execute("SELECT key, number, digest, sample FROM last ORDER BY key")
-        while rows := cursor.fetchmany(_AT_ONCE):
-            yield [(number, Change(key, digest, sample)) for key, number, digest, sample in rows]
+        """Yield all keys, each with the number of the checkpoint that changed it last, in parts to ask for at once."""
+        batch: list[tuple[int, Change]] = []
+        size = 0
+        for key, number, found, shown, bytes_ in self._db.execute(
+            "SELECT key, number, digest, sample, size FROM last ORDER BY key"
+        ):
+            if batch and (len(batch) == _AT_ONCE or size + bytes_ > _BYTES_AT_ONCE):
+                yield batch
+                batch, size = [], 0
+            batch.append((number, Change(key, found, shown, bytes_)))
+            size += bytes_
+        if batch:
+            yield batch
 
     def close(self) -> None:
         """Free the space."""

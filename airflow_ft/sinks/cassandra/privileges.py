@@ -1,7 +1,7 @@
-"""Permissions of the connection's role on a table. They are tried by statements that name no key, so they do nothing.
+"""Permissions of the connection's role. They are tried by statements that do nothing: they name no key, or no type.
 
-A node checks the permission before it looks for keys. This needs no right to list permissions. It is right for roles,
-for superusers, and for nodes that allow everything.
+A node checks the permission before it looks for keys and types. This needs no right to list permissions. It is right
+for roles, for superusers, and for nodes that allow everything.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.base.failures import ServerFault
 from airflow_ft.sinks.base.sql_names import quoted
-from airflow_ft.sinks.cassandra.server import address
+from airflow_ft.sinks.cassandra.server import address, documents_sql
+from airflow_ft.sinks.cassandra.spec import DOCUMENTS
 from airflow_ft.sinks.cassandra.table import Table
 
+_NO_TYPE = "airflow_ft: no such type"
 PERMISSIONS = ("SELECT", "MODIFY")
 
 
@@ -48,3 +50,23 @@ def lacking(
             yield permission, found
         except (InvalidRequest, SyntaxException):  # a server that knows no empty IN; the delivery finds out
             continue
+
+
+def require_creation(session: Session, connection: ConnectionInfo, keyspace: str) -> None:
+    """SinkAccessError: the role may not create the sink's own table in this keyspace."""
+    table = f"{quoted(keyspace)}.{quoted(DOCUMENTS)}"
+    try:
+        session.execute(f"CREATE TABLE {table} (pipeline text PRIMARY KEY, document {quoted(_NO_TYPE)})")
+    except Unauthorized as error:
+        server = address(connection)
+        remedy = (
+            f"Let an administrator run `{documents_sql(keyspace)};`, and grant SELECT and MODIFY on it (`airflow ft"
+            " setup PIPELINE --print`). Or run"
+            f" `GRANT CREATE ON KEYSPACE {quoted(keyspace)} TO {quoted(connection.login or '<role>')};`."
+        )
+        place = f"{keyspace}.{DOCUMENTS}"
+        raise ServerFault.PRIVILEGE.error(
+            f"Cassandra at {server}", f"{error}".rstrip("."), remedy, server=server, table=place
+        ) from None
+    except (InvalidRequest, SyntaxException):  # there is no such type: the permission is there
+        pass

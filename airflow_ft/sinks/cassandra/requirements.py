@@ -15,7 +15,7 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.failures import shown
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
 from airflow_ft.sinks.cassandra import table as tables
-from airflow_ft.sinks.cassandra.privileges import lacking
+from airflow_ft.sinks.cassandra.privileges import lacking, require_creation
 from airflow_ft.sinks.cassandra.replicas import shortages
 from airflow_ft.sinks.cassandra.server import (
     address,
@@ -58,9 +58,14 @@ def _server(session: Session, plan: ParticipantPlan, connection: ConnectionInfo)
 
 
 def _ledger(session: Session, connection: ConnectionInfo) -> Finding:
-    """Try the permissions on the sink's own table; the server's requirement says whether it is there."""
+    """Try the permissions on the sink's own table, or the one to create it.
+
+    The server's requirement says whether it is there, and whether the keyspace is.
+    """
     own = keyspace_of(connection)
     if not documents_exist(session, own):
+        if keyspace_exists(session, own):
+            require_creation(session, connection, own)
         return Finding()
     ledger = tables.read_table(session, own, DOCUMENTS)
     return Finding(problems=[error for _, error in lacking(session, connection, ledger)])

@@ -35,6 +35,8 @@ from airflow_ft.sinks.cassandra.spec import DOCUMENTS
 
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
+_THREADS = 16
+"""Nodes that the driver connects to at a time. With its usual two, several nodes without an answer add up."""
 _ALL_NODES = "all nodes"
 _OLDEST = (4, 0)
 _SAFE_SYNC = ("batch", "group")
@@ -142,6 +144,7 @@ def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             connect_timeout=min(seconds, _CONNECT_SECONDS),
             control_connection_timeout=min(seconds, _CONNECT_SECONDS),
+            executor_threads=_THREADS,
             schema_metadata_enabled=False,  # a server may have thousands of tables
             monitor_reporting_enabled=False,
         )

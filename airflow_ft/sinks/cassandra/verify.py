@@ -68,7 +68,8 @@ class _Keys:
 
     @property
     def error(self) -> str:
-        return "its rows expire, so missing ones prove nothing" if self.table.seconds_to_live(self.sink) else ""
+        expire = any(self.table.seconds_to_live(sink) for sink in self.sinks.values())
+        return "its rows expire, so missing ones prove nothing" if expire else ""
 
     def ledger(self) -> DocumentLedger:
         return self.read_ledger
@@ -82,7 +83,8 @@ class _Keys:
             for row, key in enumerate(zip(*keys(self.table, rows), strict=True)):
                 found = [column[row] for column in columns]
                 shown = sample((*key, *found))
-                yield Change(json.dumps([*map(to_text, key)]), None if deletes[row] else digest(found), shown)
+                size = sum(len(value) for value in found if isinstance(value, str | bytes))
+                yield Change(json.dumps([*map(to_text, key)]), None if deletes[row] else digest(found), shown, size)
 
     def look_up(self, texts: Sequence[str]) -> Mapping[str, Found]:
         """Return what is there of some keys."""

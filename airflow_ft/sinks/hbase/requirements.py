@@ -14,9 +14,11 @@ from airflow_ft.sinks.hbase.participant import Documents
 from airflow_ft.sinks.hbase.server import (
     Client,
     address,
+    has_namespace,
     ledger_table,
     literal,
     namespace_of,
+    no_namespace,
     opened,
     require_ledger,
     require_table,
@@ -42,7 +44,10 @@ def _ledger(client: Client, pipeline: str, plan: ParticipantPlan, connection: Co
     table = ledger_table(connection)
     if not require_ledger(client, address(connection), table):
         text = f"missing; the first `prepare` creates table {table}"
-        if namespace := namespace_of(table):  # the gateway does not say whether it exists
+        namespace = namespace_of(table)
+        if namespace and not (exists := has_namespace(client, namespace)):
+            if exists is False:
+                raise no_namespace(address(connection), namespace)
             text += f", if `list_namespace` in the HBase shell shows {namespace}"
         return Finding(text, owner="")
     head = Documents(client, connection, plan.name).read(pipeline)[0].head()

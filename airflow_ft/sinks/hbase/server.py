@@ -27,6 +27,7 @@ _API: Any = thriftpy2.load(str(files("happybase") / "Hbase.thrift"), "airflow_ft
 Mutation = _API.Mutation
 HBaseError = _API.IOError
 
+_NAMESPACES = b"hbase:namespace"
 FAMILY = "f"
 """The family of the sink's own table."""
 FOREVER = (-1, 2_147_483_647)
@@ -194,14 +195,7 @@ def failure(error: BaseException, server: str, table: str = "") -> AirflowFtErro
         return ServerFault.PRIVILEGE.error(f"HBase at {server}", words, server=server)
     if "NamespaceNotFoundException" in trace:
         found = re.search(r"NamespaceNotFoundException: (\w+)\s*$", trace, re.MULTILINE)
-        name = found[1] if found else words.rpartition(" ")[2]
-        return SinkAccessError(
-            f"HBase at {server} has no namespace {name}.",
-            code="database_missing",
-            remedy=f"Run in the HBase shell: create_namespace {literal(name)}. Or correct the connection's schema.",
-            server=server,
-            namespace=name,
-        )
+        return no_namespace(server, found[1] if found else words.rpartition(" ")[2])
     if is_no_table(error):
         return UnfitTargetError(
             f"HBase at {server} lacks a table: {words}.",
@@ -238,6 +232,17 @@ def failure(error: BaseException, server: str, table: str = "") -> AirflowFtErro
     return ServerFault.FAILED.error(f"HBase at {server}", words, remedy, server=server)
 
 
+def no_namespace(server: str, name: str) -> SinkAccessError:
+    """Return the error for a namespace of the sink's own table that does not exist."""
+    return SinkAccessError(
+        f"HBase at {server} has no namespace {name}.",
+        code="database_missing",
+        remedy=f"Run in the HBase shell: create_namespace {literal(name)}. Or correct the connection's schema.",
+        server=server,
+        namespace=name,
+    )
+
+
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
 
@@ -258,6 +263,15 @@ def families(client: TClient, table: str) -> Mapping[str, Any] | None:
     return {name.decode().rstrip(":"): each for name, each in found.items()}
 
 
+def has_namespace(client: TClient, name: str) -> bool | None:
+    """Return whether a namespace exists, by a table of HBase 2 itself: Thrift 1 does not say. None: it is not known."""
+    try:
+        usual, found = (client.getRow(_NAMESPACES, each.encode(), {}) for each in ("default", name))
+    except HBaseError:  # HBase 3 has no such table; or the gateway's user may not read it
+        return None
+    return bool(found) if usual else None
+
+
 def require_table(client: TClient, server: str, table: str, wanted: Sequence[str]) -> Mapping[str, int]:
     """Return the families among `wanted` whose cells expire, with their seconds.
 
@@ -267,9 +281,11 @@ def require_table(client: TClient, server: str, table: str, wanted: Sequence[str
     found = families(client, table)
     if found is None:
         what, remedy = f"HBase at {server} has no table {table}", "Run in the HBase shell: "
-        if namespace := namespace_of(table):  # the gateway does not say whether it exists
-            what += f", or no namespace {namespace}"
-            remedy += f"create_namespace {literal(namespace)} (unless `list_namespace` shows it), then "
+        namespace = namespace_of(table)
+        if namespace and not (exists := has_namespace(client, namespace)):
+            what += f", {'or' if exists is None else 'and'} no namespace {namespace}"
+            remedy += f"create_namespace {literal(namespace)}"
+            remedy += (" (unless `list_namespace` shows it)" if exists is None else "") + ", then "
         what, remedy = f"{what}.", f"{remedy}{creation(table, wanted)}. Or correct the sink."
         raise UnfitTargetError(what, code="table_missing", remedy=remedy, table=table)
     if missing := [name for name in wanted if name not in found]:

@@ -86,7 +86,8 @@ class _Keys:
             for delete, key, row in zip(deletes, found.keys, found.values(), strict=True):
                 values = {cell: value for cell, value in row.items() if cell in wanted}
                 shown = sample((key.decode(), *(value.decode(errors="replace") for value in values.values())))
-                yield Change(key.decode(), None if delete or not values else digest(sorted(values.items())), shown)
+                there = None if delete or not values else digest(sorted(values.items()))
+                yield Change(key.decode(), there, shown, sum(map(len, values.values())))
 
     def look_up(self, keys: Sequence[str]) -> Mapping[str, Found]:
         if not self.names:

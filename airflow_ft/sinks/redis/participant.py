@@ -5,7 +5,7 @@ The memory of a pipeline and a participant is one hash of the server, `airflow_f
 | field | holds |
 |---|---|
 | `document` | head and markers |
-| `version` | a number that grows with each replacement of the document |
+| `version` | a random text, another one after each replacement of the document |
 | `epoch`, `attempt` | who may send rows |
 | `plan`, `done` | how many rows of which plan are in |
 
@@ -15,6 +15,7 @@ A sleeper's rows are refused, because epoch or attempt differ. Staged rows (`ato
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,7 +78,8 @@ class Changes(keyed.Changes[Documents, bytes | str]):
     def replace(self) -> None:
         """And apply what was staged."""
         head = self.ledger.head()  # its rank is kept: pruning markers must not fence a delivery
-        arguments = [self.seen, self.ledger.text, *(head or self.fence).rank, self._number]
+        # A count would not do: two primaries of a split network may both have counted up to this number.
+        arguments = [self.seen, self.ledger.text, *(head or self.fence).rank, self._number, uuid.uuid4().hex]
         if self.sent and self.plan is not None:
             arguments += [self.sent, self.plan.digest]
         self._check(self.client.eval(REPLACE, 1 + len(self.staged), self.key, *self.staged, *arguments))

@@ -53,14 +53,14 @@ REPLACE = (
     _APPLY
     + """
 -- KEYS: the memory, and chunks that were staged
--- ARGV: version of the document that was read, new document, epoch, attempt, number of the checkpoint,
+-- ARGV: version of the document that was read, new document, epoch, attempt, number of the checkpoint, new version,
 --       and if rows were sent: how many, digest of their plan
 local version = redis.call('HGET', KEYS[1], 'version') or '0'
 if version ~= ARGV[1] then return {'OVERTAKEN', version} end
-if ARGV[6] then
+if ARGV[7] then
   local sent = redis.call('HMGET', KEYS[1], 'done', 'plan')
-  local done = sent[2] == ARGV[7] and sent[1] or '0'
-  if done ~= ARGV[6] then return {'GAP', done} end
+  local done = sent[2] == ARGV[8] and sent[1] or '0'
+  if done ~= ARGV[7] then return {'GAP', done} end
 end
 local parts, types = {}, {}
 for k = 2, #KEYS do
@@ -78,8 +78,7 @@ for _, part in ipairs(parts) do
   apply(part, ARGV[5], 1)
 end
 for k = 2, #KEYS do redis.call('UNLINK', KEYS[k]) end
-redis.call('HSET', KEYS[1], 'version', string.format('%d', tonumber(version) + 1), 'document', ARGV[2],
-  'epoch', ARGV[3], 'attempt', ARGV[4])
+redis.call('HSET', KEYS[1], 'version', ARGV[6], 'document', ARGV[2], 'epoch', ARGV[3], 'attempt', ARGV[4])
 return {'OK', ''}
 """
 )
@@ -109,3 +108,14 @@ return {'OK', ''}
 """
 )
 """Apply a chunk, if this attempt still owns the head and the rows before it are in."""
+
+LACKING = """
+-- ARGV: a key, and names of commands
+local arguments = {TYPE = {}, UNLINK = {}, SET = {''}, EXPIRE = {'1'}, PERSIST = {}, HSET = {'f', ''}, HDEL = {'f'}}
+local lacking = {}
+for i = 2, redis.acl_check_cmd and #ARGV or 0 do  -- since 7.0
+  if not redis.acl_check_cmd(ARGV[i], ARGV[1], unpack(arguments[ARGV[i]])) then lacking[#lacking + 1] = ARGV[i] end
+end
+return lacking
+"""
+"""Return the commands that this user may not run with a key. One of them could fail after others have written."""

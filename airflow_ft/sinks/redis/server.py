@@ -18,6 +18,7 @@ from airflow_ft.clients.foreign_connections import invalid, refuse_misspelt, ref
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
 from airflow_ft.sinks.base.failures import ServerFault, shown, unsafe_settings
+from airflow_ft.sinks.redis.scripts import LACKING
 from airflow_ft.sinks.redis.spec import OURS, RedisSink
 
 PORT = 6379
@@ -172,6 +173,12 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
         except redis.exceptions.NoPermissionError as error:
             words = f"{error} (keys that begin with {beginning!r})"
             raise ServerFault.PRIVILEGE.error(f"Redis at {server}", words, server=server) from None
+    for sink in sinks:
+        beginning = sink.parts[0][0]
+        if lacking := client.eval(LACKING, 0, f"{beginning}{uuid.uuid4()}", *_commands(sink)):
+            names = ", ".join(each.decode() for each in lacking)
+            words = f"this user has no permissions to run {names} with keys that begin with {beginning!r}"
+            raise ServerFault.PRIVILEGE.error(f"Redis at {server}", words, server=server)
     wrong = {} if info.get("aof_enabled") else {"appendonly": "no"}
     settings = _settings(client)
     if (found := settings.get("appendfsync", _UNKNOWN)) != _SAFE["appendfsync"]:
@@ -190,6 +197,13 @@ def check_server(client: redis.Redis, server: str, sinks: Collection[RedisSink])
             remedy = f"Grant +config|get, if the user lacks it. {remedy}"
         raise unsafe_settings(f"Redis at {server}", wrong, remedy, server=server)
     return {"redis": info.get("redis_version", "?"), "unsafe": wrong}
+
+
+def _commands(sink: RedisSink) -> list[str]:
+    """Return the commands that scripts call for rows of a sink."""
+    of_value = ["HSET", "HDEL"] if sink.value == "hash" else ["SET"]
+    lasting = ["EXPIRE"] if sink.ttl_seconds else ["PERSIST"] if sink.value == "hash" else []
+    return ["TYPE", "UNLINK", *of_value, *lasting]
 
 
 def beginnings(sinks: Iterable[RedisSink]) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 
@@ -25,12 +26,15 @@ def verify(
     delivered: Sequence[Delivered], plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader
 ) -> list[SinkReport]:
     """Return one report for each key template; see `airflow_ft.sinks.base.keyed_verify.compare_targets`."""
+    plans = [other for each in delivered for other in (each.plan.participant(plan.name), *each.others)]
+    has_strings = any(given.get("value") == "string" for each in plans for given in each.sinks.values())
     with opened(connection, participant=plan.name) as client:
 
         def keys_of(target: Target, readers: Readers) -> _Keys:
             columns = common([reader.schema(name).names for _, name, reader in readers])
             sink, sinks = RedisSink.all_of(target.plan)[target.name], sinks_of(target, RedisSink.all_of)
-            return _Keys(sink, sinks, Documents(client, connection, plan.name), delivered[-1].plan.pipeline, columns)
+            documents, pipeline = Documents(client, connection, plan.name), delivered[-1].plan.pipeline
+            return _Keys(sink, sinks, documents, pipeline, columns, has_strings)
 
         return compare_targets(delivered, plan, wal, lambda settings: str(settings["key"]), keys_of)
 
@@ -39,7 +43,8 @@ def verify(
 class _Keys:
     """Keys of one template. `columns` are the fields of a hash that all compared rows have.
 
-    `sink` is the newest one, `sinks` are those that delivered, by number and name.
+    `sink` is the newest one, `sinks` are those that delivered, by number and name. `has_strings`: these, or ones that
+    are not compared, may have written strings without a number.
     """
 
     sink: RedisSink
@@ -47,10 +52,12 @@ class _Keys:
     documents: Documents
     pipeline: str
     columns: Sequence[str]
+    has_strings: bool
 
     @property
     def error(self) -> str:
-        return "its keys expire, so missing ones prove nothing" if self.sink.ttl_seconds else ""
+        expire = any(sink.ttl_seconds for sink in self.sinks.values())
+        return "its keys expire, so missing ones prove nothing" if expire else ""
 
     def ledger(self) -> DocumentLedger:
         return self.documents.read(self.pipeline)[0]
@@ -67,37 +74,50 @@ class _Keys:
                     values = {column: values[column] for column in self.columns if column in values}
                 shown = sample((key, *(value.decode(errors="replace") for value in values.values())))
                 there = digest(values if in_hash else [*values.values()])
-                yield Change(key, None if deletes[row] else there, shown)
+                yield Change(key, None if deletes[row] else there, shown, sum(map(len, values.values())))
 
     def look_up(self, keys: Sequence[str]) -> Mapping[str, Found]:
+        """Return what is there of some keys. Each may be of any type that a delivery has written."""
         pipe, version = self.documents.client.pipeline(transaction=False), self.sink.version_field
+        types = {sink.value == "hash" for sink in self.sinks.values()}
         for key in keys:
-            if self.sink.value == "hash":
-                pipe.hmget(key, [version, *self.columns])
-            else:
-                pipe.get(key)
-        found = {}
-        for key, value in zip(keys, pipe.execute(raise_on_error=False), strict=True):
-            if isinstance(value, redis.ResponseError):  # a key of another type
-                found[key] = Found(b"")
-            elif isinstance(value, list):
-                if any(each is not None for each in value):
-                    there = dict(zip(self.columns, value[1:], strict=True))
-                    there = {name: each for name, each in there.items() if each is not None}
-                    found[key] = Found(digest(there), _number(value[0]))
-            elif value is not None:
-                found[key] = Found(digest([value]), _json_number(self.sink, value))
+            for is_hash in types:
+                if is_hash:
+                    pipe.hmget(key, [version, *self.columns])
+                else:
+                    pipe.get(key)
+        answers, found = iter(pipe.execute(raise_on_error=False)), dict[str, Found]()
+        for key in keys:
+            readable = [value for _ in types if not _is_of_another_type(value := next(answers))]
+            if not readable:
+                found[key] = Found(b"", None)
+            for value in readable:
+                if isinstance(value, list):
+                    if any(each is not None for each in value):
+                        there = dict(zip(self.columns, value[1:], strict=True))
+                        there = {name: each for name, each in there.items() if each is not None}
+                        found[key] = Found(digest(there), _number(value[0]))
+                elif value is not None:
+                    found[key] = Found(digest([value]), self._json_number(value))
         return found
 
+    def _json_number(self, text: bytes) -> int | None:
+        """Return the number in a JSON value; 0: it is none of the sink's. None: it may be a string of the sink."""
+        if self.sink.value == "string":  # which may itself be JSON
+            return None
+        try:
+            return _number(str(json.loads(text)[self.sink.version_field]).encode())
+        except (ValueError, KeyError, TypeError):
+            return None if self.has_strings else 0
 
-def _json_number(sink: RedisSink, text: bytes) -> int | None:
-    """Return the number in a JSON value; 0 where it is none of the sink's, None where a value has none."""
-    if sink.value != "json":
-        return None
-    try:
-        return _number(str(json.loads(text)[sink.version_field]).encode())
-    except (ValueError, KeyError, TypeError):
-        return 0
+
+def _is_of_another_type(answer: Any) -> bool:
+    """Return whether a key has another type than the command reads. RedisError: the server refuses it for a reason."""
+    if isinstance(answer, redis.ResponseError) and f"{answer}".startswith("WRONGTYPE"):
+        return True
+    if isinstance(answer, Exception):
+        raise answer
+    return False
 
 
 def _number(text: bytes | None) -> int:

@@ -379,12 +379,12 @@ def test_a_namespace_that_a_cause_names_is_named() -> None:
 
 
 def test_a_ledger_without_a_known_namespace_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thrift 1 describes tables alone, so the first `prepare` finds out."""
+    """Thrift 1 describes tables alone, and HBase 3 has no table of namespaces: the first `prepare` finds out."""
 
-    def missing(table: bytes) -> None:
+    def missing(*of: object) -> None:
         raise HBaseError(message=b"org.apache.hadoop.hbase.TableNotFoundException: ops:airflow_ft")
 
-    client = SimpleNamespace(getColumnDescriptors=missing)
+    client = SimpleNamespace(getColumnDescriptors=missing, getRow=missing)
     monkeypatch.setattr(requirements, "opened", lambda *of, **more: nullcontext(client))
     plan = plan_delivery({"rows": HBaseSink(**SINK)}).participants[0]
     for schema, expected in (("ops", True), ("", False)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from itertools import chain, repeat
@@ -109,25 +109,37 @@ def add_node(session: Session, name: str, port: int) -> Host:
     return host
 
 
-def test_nodes_that_cannot_be_reached_are_not_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are behind a firewall that drops packets; the driver tries two of them at a time."""
-    target: Any = world.target
-    monkeypatch.setattr(server, "_CONNECT_SECONDS", 0.5)
-    names = [f"127.0.0.{last}" for last in range(101, 107)]
+@contextmanager
+def silent_nodes(session: Session, port: int, count: int) -> Iterator[list[Host]]:
+    """Add nodes behind a firewall that drops packets."""
+    names = [f"127.0.0.{last}" for last in range(101, 101 + count)]
     with ExitStack() as stack:
         for name in names:
             full = stack.enter_context(socket())
-            full.bind((name, target.server.port))
+            full.bind((name, port))
             full.listen(0)
             for _ in range(3):
                 waiting = stack.enter_context(socket())
                 waiting.setblocking(False)
-                waiting.connect_ex((name, target.server.port))
-        session = stack.enter_context(opened(target.connection))
+                waiting.connect_ex((name, port))
+        yield [add_node(session, name, port) for name in names]
+
+
+def test_nodes_that_cannot_be_reached_are_not_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = world.target
+    monkeypatch.setattr(server, "_CONNECT_SECONDS", 0.5)
+    with opened(target.connection) as session, silent_nodes(session, target.server.port, 6) as hosts:
         session.cluster.connect_timeout = 5
-        hosts = [add_node(session, name, target.server.port) for name in names]
         server.check_nodes(session, "ring", [KEYSPACE], unsafe=False)
         assert any(host.is_up is None for host in hosts), "the driver still tries to connect"
+
+
+def test_many_silent_nodes_take_one_connect_timeout(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = world.target
+    monkeypatch.setattr(server, "_CONNECT_SECONDS", 2)
+    with opened(target.connection) as session, silent_nodes(session, target.server.port, 12) as hosts:
+        server.check_nodes(session, "ring", [KEYSPACE], unsafe=False)  # waits 4 s at most
+        assert [host.is_up for host in hosts] == [False] * 12
 
 
 def test_all_nodes_that_are_up_are_asked(world: World) -> None:
@@ -248,6 +260,40 @@ def test_a_missing_permission_is_found_before_the_decision(world: World) -> None
         wait_for(lambda: not lacking(world), 30, "the node notices the granted permission")
     finally:
         target.db.execute("DROP ROLE picker")
+
+
+def test_a_table_of_its_own_needs_the_right_to_create(world: World) -> None:
+    """An administrator grants that right, or creates the table."""
+    target: Any = world.target
+    target.db.execute("CREATE ROLE IF NOT EXISTS maker WITH PASSWORD = 'only-F0r-tests' AND LOGIN = true")
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    target.sink = replace(target.sink, table=f"{KEYSPACE}.orders")
+    connection = target.connection = replace(target.connection, login="maker", password="only-F0r-tests", schema="bare")
+    try:
+        for each in ("SELECT ON TABLE system_views.settings", f"MODIFY ON TABLE {KEYSPACE}.orders"):
+            target.db.execute(f"GRANT {each} TO maker")
+        target.db.execute(f"CREATE KEYSPACE IF NOT EXISTS bare WITH replication = {replication}")
+        wait_for(lambda: len(lacking(world)) == 1, 30, "the node notices the granted permissions")
+        [problem] = lacking(world)
+        assert (problem.code, problem.fields["table"]) == ("privilege_missing", "bare.airflow_ft")
+        create, _, grant = problem.remedy.split("`")[1::2]
+        target.db.execute(grant)
+        wait_for(lambda: not lacking(world), 30, "the node notices the granted permission")
+        assert not target.db.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'bare'").all()
+        world.deliver(world.plan())
+        target.db.execute("DROP TABLE bare.airflow_ft")
+        target.db.execute(grant.replace("GRANT", "REVOKE").replace(" TO ", " FROM "))
+        target.db.execute(create)
+        for permission in ("SELECT", "MODIFY"):
+            target.db.execute(f"GRANT {permission} ON TABLE bare.airflow_ft TO maker")
+        wait_for(lambda: not lacking(world), 30, "the node notices the granted permissions")
+        (world.folder / "other").mkdir()
+        other = World(target, world.folder / "other")
+        other.deliver(other.plan())
+    finally:
+        target.connection = replace(connection, login=target.server.user, password=target.server.password)
+        target.db.execute("DROP KEYSPACE IF EXISTS bare")
+        target.db.execute("DROP ROLE maker")
 
 
 @pytest.mark.parametrize("kind", ["SimpleStrategy", "NetworkTopologyStrategy"])
@@ -372,6 +418,11 @@ def test_rows_expire_at_a_time_that_a_retry_does_not_move(world: World, monkeypa
     assert 900 < living <= 1_000
     [report] = verify([delivered], delivered.plan.participants[0], world.target.connection, open_wal())
     assert report.error
+    world.target.sink = sink  # a later checkpoint does not expire
+    later_one = replace(deliver(world, id=[3], text=["c"]), before=delivered.proof)
+    [report] = verify([delivered, later_one], later_one.plan.participants[0], world.target.connection, open_wal())
+    assert report.error
+    world.target.sink = replace(sink, ttl_seconds=1_000)
     plan = world.plan(pa.table({"id": [2], "text": ["b"]}))
     vote = world.prepare(plan)
     later = chain([0], repeat(600_000_000))  # its stamp was given out 10 minutes ago

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -23,9 +23,12 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import doctor
+from airflow_ft.sinks.base import keyed_verify
+from airflow_ft.sinks.base.keyed_verify import Found
 from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.hbase import requirements, setup
 from airflow_ft.sinks.hbase import server as gateway
+from airflow_ft.sinks.hbase import verify as verifying
 from airflow_ft.sinks.hbase.server import opened, require_ledger
 from airflow_ft.sinks.hbase.spec import HBaseSink
 from airflow_ft.sinks.hbase.verify import verify
@@ -144,11 +147,29 @@ def test_a_namespace_that_is_missing_is_told(world: World) -> None:
     sink = world.target.sink
     world.target.sink = replace(sink, table="nowhere:orders")  # type: ignore[type-var]
     [problem] = lacking(world)
-    assert "create_namespace 'nowhere'" in problem.remedy and "create 'nowhere:orders'" in problem.remedy
+    assert "create_namespace 'nowhere', then create 'nowhere:orders'" in problem.remedy
+    world.target.sink = replace(sink, table="hbase:orders")  # type: ignore[type-var]
+    assert "create_namespace" not in lacking(world)[0].remedy
     world.target.sink = sink
     world.target.connection = replace(world.target.connection, schema="nowhere")
+    [problem] = lacking(world)
+    assert (problem.code, problem.fields["namespace"]) == ("database_missing", "nowhere")
     with raises(SinkAccessError, "database_missing", namespace="nowhere"):
         world.prepare(world.plan())
+
+
+@pytest.mark.parametrize("place", [b"hbase:nothing", b"orders"], ids=["without its table", "without its rows"])
+def test_a_namespace_that_is_not_known_is_no_problem(
+    world: World, place: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in HBase 3, which has no table of namespaces."""
+    monkeypatch.setattr(gateway, "_NAMESPACES", place)
+    plan, connection = world.plan(), replace(world.target.connection, schema="nowhere")
+    found = doctor.examine(plan.pipeline, plan.participants[0], connection, [])
+    assert [each.verdict.name for each in found] == ["OK", "OK"]
+    with opened(connection) as client, raises(UnfitTargetError, "table_missing") as caught:
+        gateway.require_table(client, "here", "nowhere:orders", ["f"])
+    assert caught.error and "create_namespace 'nowhere' (unless" in caught.error.remedy
 
 
 def test_the_setup_names_tables_families_and_deletes(world: World) -> None:
@@ -190,6 +211,22 @@ def test_verify_reads_each_delivery_with_its_own_settings(world: World) -> None:
         delivered.append(Delivered(plan, world.deliver(plan), delivered[-1].proof if delivered else None))
     [report] = verify(delivered, delivered[-1].plan.participants[0], target.connection, open_wal())
     assert report.is_exact and report.expected == 3
+
+
+def test_verify_asks_for_few_large_rows_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = world.target
+    monkeypatch.setattr(keyed_verify, "_BYTES_AT_ONCE", 1_000_000)
+    plan = world.plan(pa.table({"id": range(10), "text": ["x" * 300_000] * 10}))
+    delivered, asked = Delivered(plan, world.deliver(plan), None), list[int]()
+
+    def look_up(keys: Any, wanted: Sequence[str]) -> Mapping[str, Found]:
+        asked.append(len(wanted))
+        return look_up_before(keys, wanted)
+
+    look_up_before = verifying._Keys.look_up
+    monkeypatch.setattr(verifying._Keys, "look_up", look_up)
+    [report] = verify([delivered], plan.participants[0], target.connection, open_wal())
+    assert report.is_exact and asked == [3, 3, 3, 1]
 
 
 def test_null_deletes_a_cell_and_others_stay(world: World) -> None:

@@ -24,6 +24,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import doctor
+from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.redis import requirements, setup
@@ -199,6 +200,32 @@ def test_the_printed_rules_suffice(world: World) -> None:
         target.db.execute_command("ACL", "DELUSER", "loader")
 
 
+@pytest.mark.parametrize("strategy", ["upsert", "atomic"])
+@pytest.mark.parametrize(
+    ("denied", "value", "seconds"),
+    [("HDEL", "hash", 0), ("PERSIST", "hash", 0), ("HSET", "hash", 9), ("EXPIRE", "json", 9), ("SET", "string", 0)],
+)
+def test_a_command_that_is_denied_shows_no_row(
+    redis_server: Redis, tmp_path: Path, strategy: str, denied: str, value: str, seconds: int
+) -> None:
+    """Scripts do not roll back: one that fails among the rows would leave some without a marker."""
+    with closing(World(Keys(redis_server, value, strategy), tmp_path)) as world:
+        target: Any = world.target
+        target.sink = replace(target.sink, ttl_seconds=seconds)
+        user = ["ACL", "SETUSER", "poor", "on", ">only-F0r-tests", f"~{OURS}*", "+@all"]
+        target.db.execute_command(*user, f"(~orders:* +@all -{denied.lower()})")
+        target.connection = replace(target.connection, login="poor", password="only-F0r-tests")
+        try:
+            [problem] = lacking(world, target.connection)
+            assert problem.code == "privilege_missing" and denied in problem.what
+            with raises(SinkAccessError, "privilege_missing"):
+                world.prepare(world.plan())
+            target.db.execute_command("ACL", "SETUSER", "poor", "clearselectors", "~orders:*")
+            world.deliver(world.plan())
+        finally:
+            target.db.execute_command("ACL", "DELUSER", "poor")
+
+
 def test_no_row_waits_for_a_full_batch(world: World) -> None:
     check_last_rows(world)
 
@@ -225,6 +252,47 @@ def test_verify_reads_each_delivery_with_its_own_settings(redis_server: Redis, t
             delivered.append(Delivered(plan, world.deliver(plan), delivered[-1].proof if delivered else None))
         [report] = verify(delivered, delivered[-1].plan.participants[0], target.connection, open_wal())
         assert report.is_exact and report.expected == 2
+
+
+def test_verify_reads_each_key_as_it_was_written(world: World) -> None:
+    """Keys that no delivery has written since `value` or `ttl_seconds` changed keep their old form."""
+    target: Any = world.target
+    delivered: list[Delivered] = []
+    for number, (value, id) in enumerate((("hash", 1), ("hash", 2), ("json", 3), ("string", 4), ("string", 3)), 1):
+        target.sink = replace(target.sink, value=value)
+        plan = world.plan_of(number, world.segment_of(number, pa.table({"id": [id], "text": [f"of {number}"]})))
+        delivered.append(Delivered(plan, world.deliver(plan), delivered[-1].proof if delivered else None))
+
+    def report(given: list[Delivered]) -> Any:
+        [found] = verify(given, given[-1].plan.participants[0], target.connection, open_wal())
+        return found
+
+    found = report(delivered)
+    assert found.is_exact and found.expected == 4
+    target.db.hset("orders:1", "text", "changed")
+    target.db.delete("orders:2", "orders:4")
+    target.db.rpush("orders:4", "a list")
+    assert report(delivered).missing == 3
+    plans = tuple(each.plan.participants[0] for each in delivered[2:])
+    last = report([replace(delivered[2], others=plans)])  # the key was written since, as a string
+    assert last.is_exact and any("1 key not judged" in note for note in last.notes)
+    target.db.execute_command("ACL", "SETUSER", "default", "-hmget")
+    try:
+        with raises(SinkAccessError, "privilege_missing"):
+            report(delivered)
+    finally:
+        target.db.execute_command("ACL", "SETUSER", "default", "+hmget")
+
+
+def test_verify_compares_no_keys_of_which_some_expire(world: World) -> None:
+    target: Any = world.target
+    delivered: list[Delivered] = []
+    for number, seconds in enumerate((1_000, 0), 1):
+        target.sink = replace(target.sink, ttl_seconds=seconds)
+        plan = world.plan_of(number, world.segment_of(number, world.table(number, 1)))
+        delivered.append(Delivered(plan, world.deliver(plan), delivered[-1].proof if delivered else None))
+    [report] = verify(delivered, delivered[-1].plan.participants[0], target.connection, open_wal())
+    assert report.error
 
 
 def test_verify_misses_all_keys_of_an_emptied_server(world: World) -> None:
@@ -382,6 +450,25 @@ def test_only_a_newer_fence_ends_the_process(
     if kind is SinkUnavailableError:
         world.commit(plan, vote)
         world.shows(world.ids_of(1))
+
+
+def test_a_document_of_another_primary_is_not_replaced(world: World) -> None:
+    """After a failover, a process that read from the old primary connects to the new one, where a successor works."""
+    world.deliver(world.plan())
+    plan = world.plan()
+    world.prepare(plan)
+    participant: Any = world.participant(plan)
+    key, db = f"{OURS}{plan.pipeline}:{plan.participants[0].name}", world.target.raw  # type: ignore[attr-defined]
+    replica = db.hgetall(key)
+    older, newer = world.fence(1, world.attempt()), world.fence(1, world.attempt())
+    with participant._writing(older, plan) as (_, ledger):
+        participant._raised(ledger, older)
+    with pytest.raises(OvertakenError), participant._writing(older, plan) as (_, ledger):
+        ledger.raise_floor(1)
+        db.hset(key, mapping=replica)
+        with participant._writing(newer, plan) as (_, there):
+            participant._raised(there, newer)
+    assert int(db.hget(key, "attempt")) == newer.attempt
 
 
 def test_pruning_does_not_end_a_running_delivery(world: World) -> None:
