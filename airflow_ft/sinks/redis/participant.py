@@ -5,7 +5,7 @@ The memory of a pipeline and a participant is one hash of the server, `airflow_f
 | field | holds |
 |---|---|
 | `document` | head and markers |
-| `version` | a random text, another one after each replacement of the document |
+| `version` | a random number, another one after each replacement of the document |
 | `epoch`, `attempt` | who may send rows |
 | `plan`, `done` | how many rows of which plan are in |
 
@@ -15,7 +15,7 @@ A sleeper's rows are refused, because epoch or attempt differ. Staged rows (`ato
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,6 +46,7 @@ from airflow_ft.sinks.redis.spec import ATOMIC_ROWS, OURS, RedisSink
 
 _IN_FLIGHT = 8  # chunks that are sent before an answer is read
 _STAGED_SECONDS = 86_400
+_VERSIONS = 1 << 52  # a number of Lua is exact up to here: an earlier release adds 1 to the version
 
 
 class Documents(keyed.Documents[redis.Redis, bytes | str]):
@@ -79,7 +80,13 @@ class Changes(keyed.Changes[Documents, bytes | str]):
         """And apply what was staged."""
         head = self.ledger.head()  # its rank is kept: pruning markers must not fence a delivery
         # A count would not do: two primaries of a split network may both have counted up to this number.
-        arguments = [self.seen, self.ledger.text, *(head or self.fence).rank, self._number, uuid.uuid4().hex]
+        arguments = [
+            self.seen,
+            self.ledger.text,
+            *(head or self.fence).rank,
+            self._number,
+            secrets.randbelow(_VERSIONS),
+        ]
         if self.sent and self.plan is not None:
             arguments += [self.sent, self.plan.digest]
         self._check(self.client.eval(REPLACE, 1 + len(self.staged), self.key, *self.staged, *arguments))
