@@ -17,6 +17,7 @@ from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, HaltError,
 from airflow_ft.protocol.model import Plan, Promise
 from airflow_ft.protocol.participant import Judging, Participant
 from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.secrets import secret_values
 from airflow_ft.protocol.verify import Delivered
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.sinks.doctor import examine, is_examined
@@ -245,6 +246,6 @@ def _files(world: World) -> set[Path]:
 
 
 def secrets_of(*connections: ConnectionInfo) -> list[str]:
-    """Passwords, also those in the extra, as Kafka's are."""
-    in_extra = (text for one in connections for key, text in one.extra.items() if "password" in key)
-    return [secret for secret in (*(one.password for one in connections), *in_extra) if secret]
+    """Return passwords, and the secrets in the extra, as Kafka's are."""
+    found = {secret for one in connections for secret in secret_values(one.extra)}
+    return sorted({*found, *(one.password for one in connections)} - {""})
