@@ -90,7 +90,7 @@ class BagsConformance:
                 pytest.skip(OWN_PARTICIPANT)
             vote = world.prepare(plan)
             if number == 2 and world.target.at_once:
-                killed = world.process(plan, vote, stop="kill", at=ROWS + 1, per_batch=1).wait() == ""
+                killed = world.process(plan, vote, stop="kill", at=1, per_batch=1, sink=more).wait() == ""
                 reads = world.participant_plan().promise is not Promise.TWO_PHASE and not world.target.adopts
                 assert killed or not reads, "it was killed among the rows of the second sink"
                 if killed:

@@ -57,8 +57,10 @@ class KillsConformance:
         there = world.ids_of(first.number)
         world.commit_point = step != "prepare"  # where another participant decides, it tries its rows, too
         is_killed = partial(self._is_killed, world, step, there)
-        for killed, _ in enumerate(calls_at(self.places, is_killed), 1):
+        for killed, at in enumerate(calls_at(self.places, is_killed), 1):
             assert killed < _MANY
+            if killed == 1 and self.places[1] > 1:  # also the other fate: a short step has no further place
+                is_killed(at ^ 1)
 
     def _is_killed(self, world: World, step: str, there: list[int], at: int) -> bool:
         """Kill one number of two segments at this call, check and settle it. False: it makes fewer calls."""

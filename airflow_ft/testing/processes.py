@@ -87,6 +87,9 @@ class _Stopping(SegmentView):
         self._wal = wal
 
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        if self._wal.sink not in ("", sink):
+            yield from super().batches(sink, file)
+            return
         for batch in self._reader.batches(sink, file):
             for start in range(0, batch.num_rows, self._wal.per_batch):
                 part = batch.slice(start, self._wal.per_batch)
@@ -99,12 +102,14 @@ class _Stopping(SegmentView):
 class _StoppingWal:
     """The log of a process that stops before its row `at`, counted from 0 over all segments, sinks and passes.
 
-    If `at` is the number of rows that it has read when a file ends, it stops there.
+    If `at` is the number of rows that it has read when a file ends, it stops there. With `sink`, only rows of this sink
+    count.
     """
 
     stop: signal.Signals | None
     at: int
     per_batch: int
+    sink: str = ""
     seen: int = 0
 
     def open(self, segment: Segment) -> SegmentReader:
@@ -130,7 +135,7 @@ def run(given: Mapping[str, Any]) -> None:
     plan = Plan.from_json(given["plan"])
     stop = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}.get(given["stop"])
     connection = ConnectionInfo(**given["connection"])
-    wal = _StoppingWal(stop, given["at"], given["per_batch"]) if stop is not None else open_wal()
+    wal = _StoppingWal(stop, given["at"], given["per_batch"], given["sink"]) if stop is not None else open_wal()
     participant = open_participant(plan.participants[0], lambda _: connection, wal)
     if given["stop"] == "kill at a call":
         kill_before(given["at"], given["below"], given["calls"])
