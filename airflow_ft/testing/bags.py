@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
-from airflow_ft.protocol.model import Segment
+from airflow_ft.protocol.model import Promise, Segment
 from airflow_ft.protocol.votes import Outcome
 from airflow_ft.testing.tables import Bag, Row
 from airflow_ft.testing.world import OWN_PARTICIPANT, ROWS, SINK
@@ -90,7 +90,9 @@ class BagsConformance:
                 pytest.skip(OWN_PARTICIPANT)
             vote = world.prepare(plan)
             if number == 2 and world.target.at_once:
-                killed = world.process(plan, vote, stop="kill", at=ROWS + 1, per_batch=1).wait() == ""
+                killed = world.process(plan, vote, stop="kill", at=1, per_batch=1, sink=more).wait() == ""
+                reads = world.participant_plan().promise is not Promise.TWO_PHASE and not world.target.adopts
+                assert killed or not reads, "it was killed among the rows of the second sink"
                 if killed:
                     world.shows(world.ids_of(1), "a process was killed among the rows of the second sink")
                     _holds(bag, expected, "a process was killed among the rows of the second sink")

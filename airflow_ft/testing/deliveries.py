@@ -16,6 +16,8 @@ from airflow_ft.testing.world import PER_BATCH, ROWS, SINK
 if TYPE_CHECKING:
     from airflow_ft.testing.world import World
 
+_PASSES = 4
+"""Times that a sink may read its rows."""
 _FILES, _PER_FILE, _PER_BATCH = 4, 15_000, 5_000
 _MANY_ROWS = (120_000, 1_000_000)
 _GROWS_BY = 100
@@ -114,6 +116,13 @@ class DeliveriesConformance:
         vote = world.prepare(plan)
         assert world.process(plan, vote, stop="kill", at=at).wait() == "", "it was killed"
         self._all_or_none(world, world.ids_of(1), world.ids_of(1, 2))
+        again = range(at + ROWS, at + _PASSES * ROWS, ROWS) if at else ()
+        for later in again:  # a sink may read its rows more than once, and change something in the last pass only
+            if (ended := world.process(plan, vote, stop="kill", at=later).wait()) == "":
+                self._all_or_none(world, world.ids_of(1), world.ids_of(1, 2))
+            else:
+                assert ended == "done: COMMITTED"
+                break
         assert world.process(plan, vote).wait() == "done: COMMITTED"
         world.shows(world.ids_of(1, 2))
 

@@ -82,31 +82,46 @@ class Acting:
 class _Stopping(SegmentView):
     """A segment in small batches, before one of which something happens to this process."""
 
-    def __init__(self, reader: SegmentReader, stop: signal.Signals | None, at: int, per_batch: int) -> None:
+    def __init__(self, reader: SegmentReader, wal: _StoppingWal) -> None:
         super().__init__(reader)
-        self._stop, self._at, self._per_batch = stop, at, per_batch
-        self._seen = 0
+        self._wal = wal
 
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        if self._wal.sink not in ("", sink):
+            yield from super().batches(sink, file)
+            return
         for batch in self._reader.batches(sink, file):
-            for start in range(0, batch.num_rows, self._per_batch):
-                part = batch.slice(start, self._per_batch)
-                if self._stop is not None and self._seen <= self._at < self._seen + part.num_rows:
-                    os.kill(os.getpid(), self._stop)
-                self._seen += part.num_rows
+            for start in range(0, batch.num_rows, self._wal.per_batch):
+                part = batch.slice(start, self._wal.per_batch)
+                self._wal.reach(part.num_rows)
                 yield part
-        if self._stop is not None and self._at >= self._seen >= sum(self.segment.rows.values()):
-            os.kill(os.getpid(), self._stop)
+        self._wal.reach(1, is_last=True)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _StoppingWal:
+    """The log of a process that stops before its row `at`, counted from 0 over all segments, sinks and passes.
+
+    If `at` is the number of rows that it has read when a file ends, it stops there. With `sink`, only rows of this sink
+    count.
+    """
+
     stop: signal.Signals | None
     at: int
     per_batch: int
+    sink: str = ""
+    seen: int = 0
 
     def open(self, segment: Segment) -> SegmentReader:
-        return _Stopping(open_wal().open(segment), self.stop, self.at, self.per_batch)
+        return _Stopping(open_wal().open(segment), self)
+
+    def reach(self, rows: int, *, is_last: bool = False) -> None:
+        """Stop if row `at` is among the next rows; `is_last`: a file has ended."""
+        if self.stop is not None and self.seen <= self.at < self.seen + rows:
+            stop, self.stop = self.stop, None  # once
+            os.kill(os.getpid(), stop)
+        if not is_last:
+            self.seen += rows
 
     def dead_letters(self, plan: Plan) -> DeadLetters:
         return open_wal().dead_letters(plan)
@@ -120,7 +135,7 @@ def run(given: Mapping[str, Any]) -> None:
     plan = Plan.from_json(given["plan"])
     stop = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}.get(given["stop"])
     connection = ConnectionInfo(**given["connection"])
-    wal = _StoppingWal(stop, given["at"], given["per_batch"]) if stop is not None else open_wal()
+    wal = _StoppingWal(stop, given["at"], given["per_batch"], given["sink"]) if stop is not None else open_wal()
     participant = open_participant(plan.participants[0], lambda _: connection, wal)
     if given["stop"] == "kill at a call":
         kill_before(given["at"], given["below"], given["calls"])

@@ -108,6 +108,8 @@ class UpsertsConformance:
             participant = world.participant(plan, connection, per_batch=_OTHER_BATCH)
             participant.commit(plan, world.fence(1, world.attempt()), vote)
         holds(upserts, after)
+        if len(seen) == 1:
+            pytest.skip("none of its calls is seen: neither a server's, nor of SQLite, nor changes of files")
         for key, texts in history.items():
             place = 0
             for state in seen:

@@ -326,11 +326,13 @@ class World:
         stop: str = "",
         at: int = 0,
         per_batch: int = PER_BATCH,
+        sink: str = "",
         connection: ConnectionInfo | None = None,
     ) -> Acting:
         """Commit (prepare, abort) in another process, which stops on the way.
 
         It does `stop` ("kill", "freeze") before it gets row `at`, or is killed ("kill at a call") before its call `at`.
+        With `sink`, only rows of this sink count.
         """
         attempt = self.attempt()
         given = {
@@ -343,6 +345,7 @@ class World:
             "stop": stop,
             "at": at,
             "per_batch": per_batch,
+            "sink": sink,
             "below": str(self.folder),
             "calls": self.target.calls,
             "flaw": self.target.flaw,
