@@ -53,8 +53,8 @@ def parse_url(url: str) -> StoreUrl:
 def _parse_postgresql(url: str) -> Mapping[str, str]:
     try:
         parts = urlsplit(url)
-        port = parts.port
-        host, user, password = parts.hostname, parts.username, parts.password
+        host, port = _addresses(parts.netloc.rpartition("@")[2])
+        user, password = parts.username, parts.password
         parameters = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError:
         # `from None`: urllib quotes what it could not read, which may be a piece of the password.
@@ -64,13 +64,23 @@ def _parse_postgresql(url: str) -> Mapping[str, str]:
     if "@" in parts.path or "@" in parts.query or parts.fragment:
         raise _refuse("its user or password has a special character that is not percent-encoded")
     given = {
-        "host": unquote(host or ""),
-        "port": "" if port is None else str(port),
+        "host": host,
+        "port": port,
         "user": unquote(user or ""),
         "password": unquote(password or ""),
         "dbname": unquote(parts.path.lstrip("/")),
     }
     return {**parameters, **{name: value for name, value in given.items() if value}}
+
+
+def _addresses(listed: str) -> tuple[str, str]:
+    """Return hosts and ports as libpq takes them: separated by commas, an empty port for the default one.
+
+    A port behind hosts with an encoded comma (`a%2Cb:5433`) is the port of them all. ValueError: no such list.
+    """
+    each = [urlsplit(f"//{address}") for address in listed.split(",")]
+    ports = ["" if one.port is None else str(one.port) for one in each]
+    return ",".join(unquote(one.hostname or "") for one in each), ",".join(ports) if any(ports) else ""
 
 
 def _refuse(why: str) -> ConfigurationError:

@@ -109,6 +109,9 @@ def test_a_value_or_type_that_does_not_fit_is_refused(any_mysql_database: Databa
 
 SCHEMAS: dict[str, tuple[str, pa.Table, list[str], type[AirflowFtError]]] = {
     "unknown column": ("id INT", pa.table({"id": INT_1, "more": [1]}), ["column_missing"], UnfitTargetError),
+    "name of 65": ("id INT", pa.table({"id": INT_1, "n" * 65: [1]}), ["name_invalid"], DeclinedError),
+    "name with a blank": ("id INT", pa.table({"id": INT_1, "n ": [1]}), ["name_invalid"], DeclinedError),
+    "name of 64": ("id INT", pa.table({"id": INT_1, "n" * 64: [1]}), ["column_missing"], UnfitTargetError),
     "missing value": ("id INT, must INT NOT NULL", pa.table({"id": INT_1}), ["column_required"], UnfitTargetError),
     "same column": ("id INT", pa.table({"id": INT_1, "ID": INT_1}), ["column_ambiguous"], DeclinedError),
     "all of it": ("id CHAR(3), must INT NOT NULL", pa.table({"id": INT_1, "more": [1]}),

@@ -7,7 +7,7 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -234,6 +234,33 @@ class TestConnections:
 
         with raises(StoreUnavailableError, "server_unreachable", unanswered=False) as refused:
             open_store(f"postgresql://ada:sesame@127.0.0.1:{free_port()}/db?connect_timeout=2")
+        assert "sesame" not in f"{refused.error} {refused.error.fields}"
+
+    def test_the_second_host_is_taken_if_the_first_one_is_dead(self, postgres: Postgres, schema: str) -> None:
+        from tools.servers.processes import free_port
+
+        one = f"{postgres.host}:{postgres.port}"
+        url = (
+            url_of(postgres, schema).replace(one, f"127.0.0.1:{free_port()},{one}") + "&target_session_attrs=read-write"
+        )
+        with closing(open_store(url)) as store:
+            assert Scene(store).take() == 1
+
+    def test_a_log_whose_host_dies_moves_to_the_next_one(self, postgres: Postgres, schema: str) -> None:
+        one = f"{postgres.host}:{postgres.port}"
+        with ExitStack() as stack:
+            with Proxy(postgres.port) as proxy:
+                url = url_of(postgres, schema).replace(one, f"127.0.0.1:{proxy.port},{one}")
+                store = stack.enter_context(closing(open_store(url)))
+                assert Scene(store).take() == 1
+            assert Scene(store).take() == 2
+
+    def test_several_hosts_that_are_dead_show_no_password(self, schema: str) -> None:
+        from tools.servers.processes import free_port
+
+        hosts = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
+        with raises(StoreUnavailableError, "server_unreachable") as refused:
+            open_store(f"postgresql://ada:open%20sesame@{hosts}/db?connect_timeout=2&target_session_attrs=read-write")
         assert "sesame" not in f"{refused.error} {refused.error.fields}"
 
     def test_a_server_that_does_not_answer_is_said_in_time(self, postgres: Postgres, schema: str) -> None:

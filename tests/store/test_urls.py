@@ -28,6 +28,22 @@ def test_a_postgresql_url_is_taken_apart() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("addresses", "host", "port"),
+    [
+        ("a:5432,b:5433", "a,b", "5432,5433"),
+        ("a,b:5433", "a,b", ",5433"),  # as in libpq: the first one has the default port
+        ("a%2Cb:5433", "a,b", "5433"),  # as an Airflow connection is written: one port for both
+        ("[::1]:5432,b:5433", "::1,b", "5432,5433"),
+        ("a,b", "a,b", None),
+    ],
+)
+def test_a_url_may_name_several_hosts(addresses: str, host: str, port: str | None) -> None:
+    dsn = parse_url(f"postgresql://ada:s%2Cme@{addresses}/ft?target_session_attrs=read-write").dsn
+    assert (dsn["host"], dsn.get("port"), dsn["password"]) == (host, port, "s,me")
+    assert dsn["target_session_attrs"] == "read-write"
+
+
 def test_a_parsed_url_shows_no_secret() -> None:
     assert "sesame" not in repr(parse_url("postgresql://ada:sesame@host/db"))
 
@@ -45,6 +61,7 @@ def test_a_parsed_url_shows_no_secret() -> None:
         "postgresql://ada:ses#ame@host/db",
         "postgresql://ada:ses?ame@host/db",
         "postgresql://ada:sesame@host:port/db",
+        "postgresql://ada:sesame@host:5432,other:port/db",
         "postgresql://ada:sesame@host/db?sslmode",
         "postgresql://ada:ses]ame@[host/db",
     ],

@@ -17,8 +17,8 @@ TypeOf = Callable[[pa.DataType, bool], str]
 class Dialect:
     """SQL dialect of a system: `quoted` names, `end` after the columns.
 
-    `fold` maps names that the system treats as one column to one text. `is_name` returns whether a name is short
-    enough for a column.
+    `fold` maps names that the system treats as one column to one text. `is_name` returns whether a column can
+    have a name.
     """
 
     quoted: Callable[[str], str]
@@ -43,7 +43,7 @@ def create_table(table: str, sink: SqlSink, columns: pa.Schema, dialect: Dialect
         if name == sink.change_column:
             continue
         if not dialect.is_name(name):
-            comments.append(f"-- {name!r}: the name is too long for a column. Rename it in the job.")
+            comments.append(f"-- {name!r}: no column can have this name. Rename it in the job.")
             continue
         kind = columns.field(name).type
         in_key = dialect.fold(name) in map(dialect.fold, sink.key_columns)

@@ -16,6 +16,11 @@ def quote(identifier: str) -> str:
     return sql_names.quoted(identifier, "`")
 
 
+def is_column_name(name: str) -> bool:
+    """Return whether a column can have this name."""
+    return 0 < len(name) <= MAX_IDENTIFIER and name == name.rstrip(" ") and "\0" not in name
+
+
 def literal(text: str) -> str:
     """A text as SQL text."""
     return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -13,7 +13,7 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.arrow import decoded_type, first_fit, is_binary, is_text
 from airflow_ft.sinks.base.json_columns import unsupported
 from airflow_ft.sinks.base.proposal import Dialect, create_table
-from airflow_ft.sinks.mysql.naming import TableName, quote
+from airflow_ft.sinks.mysql.naming import TableName, is_column_name, quote
 from airflow_ft.sinks.mysql.spec import MySqlSink
 
 
@@ -66,4 +66,10 @@ _NAMES = (
     (pa.types.is_date, "DATE"),
     (pa.types.is_time, "TIME(6)"),
 )
-_DIALECT = Dialect(quote, partial(_type_of, *_key_room(())), " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4", fold=str.lower)
+_DIALECT = Dialect(
+    quote,
+    partial(_type_of, *_key_room(())),
+    " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4",
+    fold=str.lower,
+    is_name=is_column_name,
+)

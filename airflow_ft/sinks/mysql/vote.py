@@ -23,7 +23,7 @@ from airflow_ft.sinks.mysql.column_fit import SERVER_JUDGES, judge
 from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of
 from airflow_ft.sinks.mysql.labels import shown
 from airflow_ft.sinks.mysql.limits import packet_remedy
-from airflow_ft.sinks.mysql.naming import quote
+from airflow_ft.sinks.mysql.naming import MAX_IDENTIFIER, is_column_name, quote
 from airflow_ft.sinks.mysql.parameters import row_sizes
 from airflow_ft.sinks.mysql.server_texts import Question, Repertoire, questions, repertoires
 from airflow_ft.sinks.mysql.session import Session
@@ -92,6 +92,11 @@ class Target:
             if source in self.ignored:
                 continue
             kind, column = schema.field(source).type, self.table.column(source)
+            if column is None and not is_column_name(source):
+                what = f"no table can have a column called {source!r}."
+                remedy = f"Rename it in the job: 1 to {MAX_IDENTIFIER} characters, and no blank at the end."
+                problems.append(self.misfits.of_rows(what, "name_invalid", remedy, column=source))
+                continue
             if column is None:
                 remedy = f"Add the column {source} to {self.table.name} (its values are {kind}), or leave it out in the"
                 remedy += " job."
